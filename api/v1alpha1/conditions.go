@@ -1,0 +1,27 @@
+package v1alpha1
+
+// Condition types of an InferenceService and, where noted, of an EnginePool. Each says what True, False and Unknown mean.
+const (
+	// ConditionReady (both): True when every pool has at least one ready replica and the router serves; False with the
+	// reason that stands in the way; Unknown before the first observation.
+	ConditionReady = "Ready"
+
+	// ConditionProgressing (both): True while replicas are created, updated, drained or deleted; False when actual equals
+	// allocated and updated.
+	ConditionProgressing = "Progressing"
+
+	// ConditionRouterReady (service): True when at least one router pod is ready; False otherwise.
+	ConditionRouterReady = "RouterReady"
+
+	// ConditionMetricsFlowing (both): True when every expected rank has a fresh sample; False lists the missing ranks;
+	// Unknown while no replica is ready.
+	ConditionMetricsFlowing = "MetricsFlowing"
+
+	// ConditionMonitoringProvisioned (service): True when a ServiceMonitor exists for every pool; False when the API refused
+	// one; Unknown when the cluster has no ServiceMonitor resource.
+	ConditionMonitoringProvisioned = "MonitoringProvisioned"
+
+	// ConditionScalingActive (both): True when the HorizontalPodAutoscaler of each pool with autoscaling reads a number;
+	// False with the reason (sentinel, stale, partial or missing sample, or the HPA's own); absent where no pool scales.
+	ConditionScalingActive = "ScalingActive"
+)

@@ -1,0 +1,420 @@
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// Role is what the engines of a pool do for a request.
+// +kubebuilder:validation:Enum=Prefill;Decode;Unified
+type Role string
+
+const (
+	// RolePrefill computes the prompt and hands its KV pages to a decode engine.
+	RolePrefill Role = "Prefill"
+	// RoleDecode receives KV pages and generates.
+	RoleDecode Role = "Decode"
+	// RoleUnified does both.
+	RoleUnified Role = "Unified"
+)
+
+// EngineType gives the label value of the role: prefill, decode or unified.
+func (r Role) EngineType() string {
+	switch r {
+	case RolePrefill:
+		return "prefill"
+	case RoleDecode:
+		return "decode"
+	default:
+		return "unified"
+	}
+}
+
+// InferenceService is one model served by pools of engines behind one router.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:shortName=slisvc
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Model",type=string,JSONPath=`.spec.model.name`
+// +kubebuilder:printcolumn:name="Replicas",type=string,JSONPath=`.status.summary.replicas`
+// +kubebuilder:printcolumn:name="Running",type=string,JSONPath=`.status.summary.running`
+// +kubebuilder:printcolumn:name="Queued",type=string,JSONPath=`.status.summary.queued`
+// +kubebuilder:printcolumn:name="Utilization",type=string,JSONPath=`.status.summary.utilization`
+// +kubebuilder:printcolumn:name="Tokens/s",type=string,JSONPath=`.status.summary.throughput`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type InferenceService struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec   InferenceServiceSpec   `json:"spec"`
+	Status InferenceServiceStatus `json:"status,omitempty"`
+}
+
+// InferenceServiceList is a list of InferenceService.
+//
+// +kubebuilder:object:root=true
+type InferenceServiceList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []InferenceService `json:"items"`
+}
+
+// InferenceServiceSpec is what a tenant asks for.
+//
+// +kubebuilder:validation:XValidation:rule="self.pools.exists(p, p.role == 'Unified') || (self.pools.exists(p, p.role == 'Prefill') && self.pools.exists(p, p.role == 'Decode'))",message="spec.pools needs either a pool with role Unified, or at least one with role Prefill and one with role Decode"
+// +kubebuilder:validation:XValidation:rule="!(self.pools.exists(p, p.role == 'Unified') && self.pools.exists(p, p.role != 'Unified'))",message="spec.pools mixes role Unified with Prefill or Decode; make two InferenceServices instead"
+type InferenceServiceSpec struct {
+	// Model is the model to serve.
+	Model ModelSpec `json:"model"`
+
+	// Tenant owns the service; metrics and dashboards are separated by it. By default the namespace.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Tenant string `json:"tenant,omitempty"`
+
+	// Engine is common to all pools.
+	// +optional
+	// +kubebuilder:default={}
+	Engine EngineSpec `json:"engine,omitempty"`
+
+	// Router is the entry of the service.
+	// +optional
+	// +kubebuilder:default={}
+	Router RouterSpec `json:"router,omitempty"`
+
+	// Pools are the groups of engines by role.
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	Pools []PoolSpec `json:"pools"`
+}
+
+// ModelSpec names a model and says where its files are.
+type ModelSpec struct {
+	// Name is the served model name, as clients write it in requests.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9][A-Za-z0-9._/-]*$')",message="model.name may hold letters, digits, '.', '_', '/' and '-' and starts with a letter or digit, for example llama-3-8b"
+	Name string `json:"name"`
+
+	// URI is where the files in Hugging Face layout are: pvc://CLAIM/PATH or hostpath:///ABSOLUTE/PATH (development).
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="self.matches('^pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/.*)?$') || self.matches('^hostpath:///.+$')",message="model.uri must be pvc://CLAIM/PATH or hostpath:///ABSOLUTE/PATH, for example pvc://models/tiny"
+	// +kubebuilder:validation:XValidation:rule="!self.contains('..')",message="model.uri may not contain '..'; write the path without it"
+	URI string `json:"uri"`
+}
+
+// EngineSpec is the part of the engine that all pools share.
+type EngineSpec struct {
+	// Image of sluice-engine. By default the operator's --engine-image.
+	// +optional
+	Image string `json:"image,omitempty"`
+
+	// ImagePullPolicy of the engine and router containers.
+	// +optional
+	ImagePullPolicy corev1.PullPolicy `json:"imagePullPolicy,omitempty"`
+
+	// Args are added after the operator's own arguments of `sluice-engine serve`, in SGLang's spelling.
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	Args []string `json:"args,omitempty"`
+
+	// Env is added to the engine container.
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	Env []corev1.EnvVar `json:"env,omitempty"`
+}
+
+// RouterPolicy is how the router picks engines.
+// +kubebuilder:validation:Enum=LeastLoad;RoundRobin
+type RouterPolicy string
+
+const (
+	// PolicyLeastLoad picks the engines with the least outstanding work.
+	PolicyLeastLoad RouterPolicy = "LeastLoad"
+	// PolicyRoundRobin takes engines in turn.
+	PolicyRoundRobin RouterPolicy = "RoundRobin"
+)
+
+// RouterSpec describes the router Deployment and its Service.
+type RouterSpec struct {
+	// Replicas of the router.
+	// +optional
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=32
+	Replicas *int32 `json:"replicas,omitempty"`
+
+	// Image of sluice-router. By default the operator's --router-image.
+	// +optional
+	Image string `json:"image,omitempty"`
+
+	// Policy by which engines are picked.
+	// +optional
+	// +kubebuilder:default=LeastLoad
+	Policy RouterPolicy `json:"policy,omitempty"`
+
+	// Resources of the router container.
+	// +optional
+	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
+
+	// Service of the router.
+	// +optional
+	// +kubebuilder:default={}
+	Service RouterServiceSpec `json:"service,omitempty"`
+}
+
+// RouterServiceSpec is the Service that clients call.
+type RouterServiceSpec struct {
+	// Type of the Service.
+	// +optional
+	// +kubebuilder:default=ClusterIP
+	// +kubebuilder:validation:Enum=ClusterIP;NodePort;LoadBalancer
+	Type corev1.ServiceType `json:"type,omitempty"`
+
+	// Port of the Service.
+	// +optional
+	// +kubebuilder:default=8000
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	Port int32 `json:"port,omitempty"`
+}
+
+// PoolSpec is one group of engines with the same role and shape.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.autoscaling) || self.role != 'Prefill' || self.autoscaling.metrics.all(m, m.type != 'Utilization')",message="a Prefill pool reports no utilization (-1); scale it on type QueuedRequests instead"
+type PoolSpec struct {
+	// Name of the pool within the service.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=20
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",message="pools[].name must be a DNS label: lower-case letters, digits and '-', starting with a letter, for example decode"
+	Name string `json:"name"`
+
+	// Role of the engines.
+	Role Role `json:"role"`
+
+	// Replicas wanted when the pool has no autoscaling.
+	// +optional
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1024
+	Replicas *int32 `json:"replicas,omitempty"`
+
+	EngineShape `json:",inline"`
+
+	// Autoscaling makes a HorizontalPodAutoscaler for the pool; spec.replicas is then only the start value.
+	// +optional
+	Autoscaling *AutoscalingSpec `json:"autoscaling,omitempty"`
+}
+
+// EngineShape is what a pool's engines look like; it is the same in PoolSpec and EnginePoolSpec.
+//
+// +kubebuilder:object:generate=true
+type EngineShape struct {
+	// Parallelism is the rank layout of one replica.
+	// +optional
+	// +kubebuilder:default={}
+	Parallelism Parallelism `json:"parallelism,omitempty"`
+
+	// RanksPerPod is how many ranks one pod hosts; by default all of a replica.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=64
+	RanksPerPod *int32 `json:"ranksPerPod,omitempty"`
+
+	// KVCache sizes the KV pool.
+	// +optional
+	// +kubebuilder:default={}
+	KVCache KVCacheSpec `json:"kvCache,omitempty"`
+
+	// Scheduler sets batch limits.
+	// +optional
+	// +kubebuilder:default={}
+	Scheduler SchedulerSpec `json:"scheduler,omitempty"`
+
+	// Args are added after the service's engine.args.
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	Args []string `json:"args,omitempty"`
+
+	// Resources of the engine container.
+	// +optional
+	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
+
+	// Template is a strategic-merge overlay on the pod (a PodTemplateSpec), for what has no field of its own.
+	// +optional
+	// +kubebuilder:pruning:PreserveUnknownFields
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:Type=object
+	Template *runtime.RawExtension `json:"template,omitempty"`
+
+	// DrainSeconds is how long a replica that leaves may take to finish its requests.
+	// +optional
+	// +kubebuilder:default=300
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=86400
+	DrainSeconds *int32 `json:"drainSeconds,omitempty"`
+}
+
+// Parallelism is the rank layout of one replica: world = tensor * pipeline ranks, times data replicas behind one API.
+// Values above 1 are refused until the engine can do them.
+type Parallelism struct {
+	// +optional
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=64
+	Tensor int32 `json:"tensor,omitempty"`
+	// +optional
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=64
+	Pipeline int32 `json:"pipeline,omitempty"`
+	// +optional
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=64
+	Data int32 `json:"data,omitempty"`
+	// +optional
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=64
+	Expert int32 `json:"expert,omitempty"`
+}
+
+// KVCacheSpec sizes the paged KV pool of each rank.
+type KVCacheSpec struct {
+	// PageSize is the number of tokens in a page.
+	// +optional
+	// +kubebuilder:default=16
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=256
+	PageSize *int32 `json:"pageSize,omitempty"`
+
+	// MaxTotalTokens is the capacity of the pool in tokens; by default the engine derives it from memory.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	MaxTotalTokens *int32 `json:"maxTotalTokens,omitempty"`
+}
+
+// SchedulerSpec sets the limits of a rank's batches.
+type SchedulerSpec struct {
+	// MaxRunningRequests is the most requests that decode together.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	MaxRunningRequests *int32 `json:"maxRunningRequests,omitempty"`
+
+	// MaxRunningRequestsUnderSLO is the cap against which utilization is measured; by default MaxRunningRequests.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	MaxRunningRequestsUnderSLO *int32 `json:"maxRunningRequestsUnderSLO,omitempty"`
+
+	// ChunkedPrefillTokens is the most prompt tokens computed in one step.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	ChunkedPrefillTokens *int32 `json:"chunkedPrefillTokens,omitempty"`
+}
+
+// ScalingMetricType names what a pool is scaled on.
+// +kubebuilder:validation:Enum=Utilization;QueuedRequests;RunningRequests
+type ScalingMetricType string
+
+const (
+	// MetricUtilization is sglang:utilization, the mean over a pool's replicas; target 0.8 means 80 % of what the SLO allows.
+	MetricUtilization ScalingMetricType = "Utilization"
+	// MetricQueuedRequests is the number of waiting requests per replica, over all queues.
+	MetricQueuedRequests ScalingMetricType = "QueuedRequests"
+	// MetricRunningRequests is the number of running requests per replica.
+	MetricRunningRequests ScalingMetricType = "RunningRequests"
+)
+
+// AutoscalingSpec makes a HorizontalPodAutoscaler for the pool.
+//
+// +kubebuilder:validation:XValidation:rule="self.minReplicas <= self.maxReplicas",message="autoscaling.minReplicas must not exceed autoscaling.maxReplicas"
+type AutoscalingSpec struct {
+	// +optional
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1024
+	MinReplicas int32 `json:"minReplicas,omitempty"`
+
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1024
+	MaxReplicas int32 `json:"maxReplicas"`
+
+	// Metrics to scale on; the largest answer wins.
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=3
+	Metrics []ScalingMetric `json:"metrics"`
+
+	// ScaleDownStabilizationSeconds is how long the demand must stay low before replicas go.
+	// +optional
+	// +kubebuilder:default=300
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=3600
+	ScaleDownStabilizationSeconds *int32 `json:"scaleDownStabilizationSeconds,omitempty"`
+}
+
+// ScalingMetric is one metric with its target per replica.
+type ScalingMetric struct {
+	Type ScalingMetricType `json:"type"`
+
+	// Target is the value per replica to hold, for example "0.8".
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isGreaterThan(quantity('0'))",message="autoscaling.metrics[].target must be above 0, for example \"0.8\""
+	Target resource.Quantity `json:"target"`
+}
+
+// InferenceServiceStatus is what the operator sees.
+type InferenceServiceStatus struct {
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	// URL of the router inside the cluster.
+	// +optional
+	URL string `json:"url,omitempty"`
+
+	// Pools in the order of spec.pools.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	Pools []PoolStatus `json:"pools,omitempty"`
+
+	// Summary holds the printer columns.
+	// +optional
+	Summary *ServiceSummary `json:"summary,omitempty"`
+}
+
+// ServiceSummary holds values ready to print; several pools are separated by spaces as name=value.
+type ServiceSummary struct {
+	Replicas    string `json:"replicas,omitempty"`    // "prefill=1/1 decode=2/2", ready/allocated
+	Running     string `json:"running,omitempty"`     // running requests, over all pools that decode
+	Queued      string `json:"queued,omitempty"`      // requests waiting in any queue of any pool
+	Utilization string `json:"utilization,omitempty"` // mean of the pools that report it, "0.42"; "-" when none
+	Throughput  string `json:"throughput,omitempty"`  // generated tokens per second over all pools
+}
+
+// PoolStatus is the state of one pool within the service.
+type PoolStatus struct {
+	Name string `json:"name"`
+	Role Role   `json:"role"`
+
+	ReplicaCounts `json:",inline"`
+
+	// Load of the pool, absent when no engine has a fresh sample.
+	// +optional
+	Load *PoolLoad `json:"load,omitempty"`
+}
+
+func init() {
+	SchemeBuilder.Register(&InferenceService{}, &InferenceServiceList{})
+}

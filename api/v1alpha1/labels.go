@@ -1,0 +1,57 @@
+package v1alpha1
+
+// Label keys on everything the operator creates. Values are label-safe; a value that does not fit is shortened with
+// a hash suffix by the plan package.
+const (
+	// LabelPrefix is the prefix of every key below.
+	LabelPrefix = "inference.sluice.dev/"
+
+	LabelService    = LabelPrefix + "service"     // name of the InferenceService
+	LabelPool       = LabelPrefix + "pool"        // name of the pool within the service
+	LabelRole       = LabelPrefix + "role"        // Prefill, Decode, Unified, Dynamic
+	LabelEngineType = LabelPrefix + "engine-type" // prefill, decode, unified, dynamic
+	LabelReplica    = LabelPrefix + "replica"     // ordinal of the replica within the pool
+	LabelNodeRank   = LabelPrefix + "node-rank"   // which pod of the replica, 0 is the leader
+	LabelRevision   = LabelPrefix + "revision"    // hash of the pod template inputs
+	LabelTenant     = LabelPrefix + "tenant"      // spec.tenant, by default the namespace
+	LabelModel      = LabelPrefix + "model"       // spec.model.name
+
+	// The five below are set only on a pod that hosts exactly one rank.
+	LabelRank      = LabelPrefix + "rank"
+	LabelTPRank    = LabelPrefix + "tp-rank"
+	LabelPPRank    = LabelPrefix + "pp-rank"
+	LabelDPRank    = LabelPrefix + "dp-rank"
+	LabelMoEEPRank = LabelPrefix + "moe-ep-rank"
+
+	// LabelComponent tells what a managed object is: engine or router.
+	LabelComponent = LabelPrefix + "component"
+
+	// LabelLLMDRole lets llm-d schedulers recognise the role: prefill, decode or both.
+	LabelLLMDRole = "llm-d.ai/role"
+)
+
+// Annotation keys.
+const (
+	// AnnotationDraining on an engine pod holds the RFC 3339 time at which admission to it stopped. The router sends
+	// it no new request; the operator deletes the pod when its queues are empty or the drain deadline is over.
+	AnnotationDraining = LabelPrefix + "draining"
+)
+
+// Values of LabelComponent.
+const (
+	ComponentEngine = "engine"
+	ComponentRouter = "router"
+)
+
+// Names of the container ports of an engine pod; the router and the monitors find ports by these names.
+const (
+	PortHTTP      = "http"      // OpenAI and SGLang API, /metrics
+	PortBootstrap = "bootstrap" // PD bootstrap server, prefill pods only
+)
+
+// Default port numbers.
+const (
+	DefaultEnginePort    = 30000
+	DefaultBootstrapPort = 8998
+	DefaultRouterPort    = 8000
+)

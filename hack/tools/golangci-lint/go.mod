@@ -1,0 +1,3 @@
+module github.com/sluice-dev/sluice/hack/tools/golangci-lint
+
+go 1.26.0
