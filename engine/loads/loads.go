@@ -54,7 +54,7 @@ type Disaggregation struct {
 	DecodePreallocQueueReqs   int     `json:"decode_prealloc_queue_reqs"`
 	DecodeTransferQueueReqs   int     `json:"decode_transfer_queue_reqs"`
 	DecodeRetractedQueueReqs  int     `json:"decode_retracted_queue_reqs"`
-	KVTransferSpeedGBs        float64 `json:"kv_transfer_speed_gb_s"`  // of the last transfer
+	KVTransferSpeedGBs        float64 `json:"kv_transfer_speed_gb_s"` // of the last transfer
 	KVTransferLatencyMs       float64 `json:"kv_transfer_latency_ms"` // of the last transfer
 }
 
