@@ -1,0 +1,170 @@
+package ledger
+
+import "fmt"
+
+// Timeline is where one request was and when. Exactly one goroutine moves it. It is a plain value without pointers
+// besides the clock; Move and Lap allocate nothing.
+//
+// Invariants: the spent times of all stages sum to entered - start, and after StageDone to end - start;
+// 0 <= firstWait <= queue.
+type Timeline struct {
+	clock Clock
+	form  Form
+	stage Stage
+
+	seen    stageSet // stages that were entered; first and last are valid for these
+	start   Instant  // entry of the first stage
+	entered Instant  // entry of the current stage
+	lap     Instant  // end of the last lap of the current stage, at first its entry
+
+	first [numStages]Instant // first entry
+	spent [numStages]int64   // nanoseconds over all finished visits; of laps: over all laps
+	count [numStages]int32   // finished visits, laps
+
+	firstWait  int64   // the first visit of the waiting stage, valid when count of it > 0
+	prefillEnd Instant // first time that prefill_forward was left forwards, valid when prefilled
+	prefilled  bool
+}
+
+// Slice is a finished visit of a stage, or a finished lap: [Start, End).
+type Slice struct {
+	Stage      Stage
+	Start, End Instant
+	// Observed says that this slice is a sample of per_stage_req_latency_seconds.
+	Observed bool
+}
+
+// Nanos is the length of the slice, never negative.
+func (s Slice) Nanos() int64 { return s.End.Sub(s.Start) }
+
+// NewTimeline starts a timeline now, in the first stage of its form.
+func NewTimeline(clock Clock, form Form) *Timeline {
+	t := &Timeline{}
+	t.Start(clock, form)
+	return t
+}
+
+// Start makes t a new timeline that begins now, in the first stage of its form.
+func (t *Timeline) Start(clock Clock, form Form) {
+	now := clock.Now()
+	s := firstStage[form]
+	*t = Timeline{clock: clock, form: form, stage: s, start: now, entered: now, lap: now, seen: 1 << s}
+	t.first[s] = now
+}
+
+// Move takes the request from its stage to another, reads the clock once and gives the slice that ended there. A move
+// that the form does not allow panics: it is a fault of the caller, not of the request.
+func (t *Timeline) Move(to Stage) Slice {
+	from := t.stage
+	if !legal[t.form][from].has(to) {
+		panic(fmt.Sprintf("ledger: %s timeline moves from %s to %s, which is not a transition", t.form, from, to))
+	}
+	now := t.now()
+	s := Slice{Stage: from, Start: t.entered, End: now, Observed: observed[t.form].has(from) && t.observable(from, to)}
+	t.close(from, to, now)
+
+	t.stage, t.entered, t.lap = to, now, now
+	if !t.seen.has(to) {
+		t.seen |= 1 << to
+		t.first[to] = now
+	}
+	return s
+}
+
+// Lap ends a part of the current stage, reads the clock once and gives the part: from the end of the previous lap, or
+// the stage's entry, until now. It panics when the stage has no such laps.
+func (t *Timeline) Lap(lap Stage) Slice {
+	if !laps[t.form].has(lap) || stageTable[lap-1].Parent != t.stage {
+		panic(fmt.Sprintf("ledger: %s timeline ends lap %s in stage %s, which has no such laps", t.form, lap, t.stage))
+	}
+	now := t.now()
+	s := Slice{Stage: lap, Start: t.lap, End: now, Observed: observed[t.form].has(lap)}
+	if !t.seen.has(lap) {
+		t.seen |= 1 << lap
+		t.first[lap] = t.lap
+	}
+	t.spent[lap] += s.Nanos()
+	t.count[lap]++
+	t.lap = now
+	return s
+}
+
+// now reads the clock, which can't go back behind an instant that the timeline already holds.
+func (t *Timeline) now() Instant { return max(t.clock.Now(), t.lap) }
+
+// observable: a stage that is cut short by the end of the request is no sample, except the last one of its form; of the
+// passes through prefill only the first is.
+func (t *Timeline) observable(from, to Stage) bool {
+	switch from {
+	case StagePrefillForward:
+		return t.count[from] == 0 && to != StagePrefillWaiting
+	case StagePrefillTransferKVCache:
+		return true
+	case StageDecodeWaiting:
+		return t.count[from] == 0 && to != StageDone
+	default:
+		return to != StageDone
+	}
+}
+
+func (t *Timeline) close(from, to Stage, now Instant) {
+	visit := now.Sub(t.entered)
+	if from == t.waiting() && t.count[from] == 0 {
+		t.firstWait = visit
+	}
+	if from == StagePrefillForward && to != StagePrefillWaiting && !t.prefilled {
+		t.prefillEnd, t.prefilled = now, true
+	}
+	t.spent[from] += visit
+	t.count[from]++
+}
+
+// waiting is the stage that the queue time is made of; StageNone when the form has none.
+func (t *Timeline) waiting() Stage {
+	switch t.form {
+	case Unified, Prefill:
+		return StagePrefillWaiting
+	case Decode:
+		return StageDecodeWaiting
+	default:
+		return StageNone
+	}
+}
+
+// Stage is where the request is.
+func (t *Timeline) Stage() Stage { return t.stage }
+
+// Form is the path of the timeline.
+func (t *Timeline) Form() Form { return t.form }
+
+// Clock is the clock that the instants are of.
+func (t *Timeline) Clock() Clock { return t.clock }
+
+// Started is the entry of the first stage.
+func (t *Timeline) Started() Instant { return t.start }
+
+// Entered is the entry of the current stage.
+func (t *Timeline) Entered() Instant { return t.entered }
+
+// At is the first entry of the stage; of a lap the start of the first one. ok is false when it was never entered.
+func (t *Timeline) At(s Stage) (at Instant, ok bool) { return t.first[s], t.seen.has(s) }
+
+// Duration is the nanoseconds spent in the stage over all finished visits; of a lap the sum of all.
+func (t *Timeline) Duration(s Stage) int64 { return t.spent[s] }
+
+// Visits counts the finished visits of the stage, or the laps.
+func (t *Timeline) Visits(s Stage) int { return int(t.count[s]) }
+
+// Queue is the nanoseconds in the waiting queue over all finished visits.
+func (t *Timeline) Queue() int64 {
+	if w := t.waiting(); w != StageNone {
+		return t.spent[w]
+	}
+	return 0
+}
+
+// FirstWait is the nanoseconds of the first wait. ok is false until it ended.
+func (t *Timeline) FirstWait() (nanos int64, ok bool) {
+	w := t.waiting()
+	return t.firstWait, w != StageNone && t.count[w] > 0
+}
