@@ -1,0 +1,31 @@
+package rank
+
+import (
+	"context"
+
+	"github.com/sluice-dev/sluice/engine/loads"
+	"github.com/sluice-dev/sluice/engine/request"
+)
+
+// Client is the API process's view of a rank, in another process or in this one. Safe for concurrent use.
+type Client interface {
+	// Submit hands a request over; it must not change afterwards. The stream gets the answer even when ctx ends: ctx
+	// bounds the hand-over alone. Who loses interest calls Abort and may drop the stream.
+	Submit(ctx context.Context, r *request.Request) (*Stream, error)
+	// Abort ends the request with outcome reason, at any stage; an unknown or ended rid is no error. The stream still
+	// gets the Finish.
+	Abort(rid string, reason request.Outcome) error
+	// AbortAll ends every request whose rid begins with prefix, with OutcomeAbortedOperator.
+	AbortAll(prefix string) error
+	// Loads gives the rank's load at this moment, all sections filled.
+	Loads(ctx context.Context) (loads.Load, error)
+	// Info gives the facts of the rank.
+	Info() Info
+	// Flush empties the prefix cache; an error when the rank isn't idle.
+	Flush(ctx context.Context) error
+	// Done is closed when the rank has ended, in order or not; Err then says why: nil after Close, else a named error.
+	Done() <-chan struct{}
+	Err() error
+	// Close ends the rank: running requests are aborted. It waits for the end until ctx ends, then kills.
+	Close(ctx context.Context) error
+}

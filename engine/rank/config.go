@@ -1,0 +1,194 @@
+package rank
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Mode is what a rank does in prefill-decode disaggregation.
+type Mode string
+
+const (
+	ModeUnified Mode = ""        // prefill and decode both, no peer
+	ModePrefill Mode = "prefill" // computes prompts, answers after one token, sends KV
+	ModeDecode  Mode = "decode"  // receives KV and decodes from it
+)
+
+// EngineType is the value of the label engine_type.
+func (m Mode) EngineType() string {
+	if m == ModeUnified {
+		return "unified"
+	}
+	return string(m)
+}
+
+// Config is everything a rank process needs. It travels as JSON on the child's standard input. Zero values mean the
+// default that the comment names; Validate fills them in.
+type Config struct {
+	Rank int `json:"rank"` // of the replica, now always 0
+
+	ModelDir        string `json:"modelDir"`
+	ServedModelName string `json:"servedModelName"`
+
+	PageSize       int `json:"pageSize"`       // tokens per page; 0: 16
+	MaxTotalTokens int `json:"maxTotalTokens"` // KV capacity in tokens, rounded down to pages; 0: from the memory budget
+	ContextLength  int `json:"contextLength"`  // 0: the model's; more than the model's is an error
+
+	MaxRunningRequests         int `json:"maxRunningRequests"`         // 0: 256
+	MaxRunningRequestsUnderSLO int `json:"maxRunningRequestsUnderSLO"` // the cap of utilization; 0: MaxRunningRequests
+	MaxQueuedRequests          int `json:"maxQueuedRequests"`          // more are refused; 0: no limit
+	ChunkedPrefillSize         int `json:"chunkedPrefillSize"`         // prompt tokens a step; 0: 2048; -1: no chunks
+	MaxPrefillTokens           int `json:"maxPrefillTokens"`           // prompt tokens a prefill batch admits; 0: 16384
+	DecodeLogInterval          int `json:"decodeLogInterval"`          // decode steps between reports; 0: 40
+
+	Metrics MetricsConfig `json:"metrics"`
+	Disagg  DisaggConfig  `json:"disagg"`
+
+	Seed     uint64 `json:"seed"`     // of the seeds drawn for requests that bring none
+	Threads  int    `json:"threads"`  // of the device; 0: GOMAXPROCS
+	LogLevel string `json:"logLevel"` // debug, info, warn or error; empty: info
+
+	// TestRetractSteps > 0 retracts one request every so many decode steps, memory or not. For tests.
+	TestRetractSteps int `json:"testRetractSteps,omitempty"`
+
+	// Socket is the path of the Unix socket that the rank listens on. Start sets it.
+	Socket string `json:"socket,omitempty"`
+}
+
+// MetricsConfig says whether and where a rank writes its metrics.
+type MetricsConfig struct {
+	Enabled bool              `json:"enabled"`
+	Dir     string            `json:"dir"`    // of the store shared with the API process
+	Labels  map[string]string `json:"labels"` // extra labels, on every family
+}
+
+// DisaggConfig is the prefill-decode part.
+type DisaggConfig struct {
+	Mode Mode `json:"mode"`
+
+	// BootstrapURL is the own bootstrap server, for example http://127.0.0.1:8998. Prefill only.
+	BootstrapURL string `json:"bootstrapURL,omitempty"`
+	// ListenHost is where a prefill rank accepts decode ranks; empty: 127.0.0.1. AdvertiseHost is what it registers;
+	// empty: ListenHost.
+	ListenHost    string `json:"listenHost,omitempty"`
+	AdvertiseHost string `json:"advertiseHost,omitempty"`
+	// Secret authenticates the peers to each other. Empty is allowed on loopback only.
+	Secret string `json:"secret,omitempty"`
+
+	BootstrapTimeout time.Duration `json:"bootstrapTimeout,omitempty"` // until the peers met; 0: 300 s
+	WaitingTimeout   time.Duration `json:"waitingTimeout,omitempty"`   // until the KV came; 0: 300 s
+}
+
+const (
+	defaultPageSize         = 16
+	defaultMaxRunning       = 256
+	defaultChunk            = 2048
+	defaultMaxPrefillTokens = 16384
+	defaultDecodeInterval   = 40
+	defaultPDTimeout        = 300 * time.Second
+)
+
+// Validate returns c with defaults filled in, or what is wrong with it and what to write instead.
+func (c Config) Validate() (Config, error) {
+	var errs []error
+	refuse := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if c.ModelDir == "" {
+		refuse("model directory is empty: name the directory that holds config.json")
+	}
+	if c.Rank != 0 {
+		refuse("rank is %d: a replica has one rank, 0", c.Rank)
+	}
+	positive := func(field string, v *int, def int) {
+		if *v < 0 {
+			refuse("%s is %d: give a positive number, or 0 for %d", field, *v, def)
+		}
+		if *v == 0 {
+			*v = def
+		}
+	}
+	positive("page size", &c.PageSize, defaultPageSize)
+	positive("maximum of running requests", &c.MaxRunningRequests, defaultMaxRunning)
+	positive("maximum of running requests under SLO", &c.MaxRunningRequestsUnderSLO, c.MaxRunningRequests)
+	positive("maximum of prefill tokens", &c.MaxPrefillTokens, defaultMaxPrefillTokens)
+	positive("decode log interval", &c.DecodeLogInterval, defaultDecodeInterval)
+	if c.ChunkedPrefillSize < -1 {
+		refuse("chunked prefill size is %d: give a positive number, -1 for no chunks or 0 for %d", c.ChunkedPrefillSize, defaultChunk)
+	}
+	if c.ChunkedPrefillSize == 0 {
+		c.ChunkedPrefillSize = defaultChunk
+	}
+	if c.MaxTotalTokens < 0 || c.MaxTotalTokens > 0 && c.PageSize > 0 && c.MaxTotalTokens < c.PageSize {
+		refuse("maximum of total tokens is %d: give at least one page of %d tokens, or 0 to derive it", c.MaxTotalTokens, c.PageSize)
+	}
+	for field, v := range map[string]int{
+		"context length": c.ContextLength, "maximum of queued requests": c.MaxQueuedRequests,
+		"threads": c.Threads, "test retract steps": c.TestRetractSteps,
+	} {
+		if v < 0 {
+			refuse("%s is %d: give a positive number, or 0 for the default", field, v)
+		}
+	}
+	switch c.LogLevel {
+	case "":
+		c.LogLevel = "info"
+	case "debug", "info", "warn", "error":
+	default:
+		refuse("log level is %q: use debug, info, warn or error", c.LogLevel)
+	}
+	switch c.Disagg.Mode {
+	case ModeUnified, ModeDecode:
+	case ModePrefill:
+		if c.Disagg.BootstrapURL == "" {
+			refuse("bootstrap URL is empty on a prefill rank: name the replica's own bootstrap server, for example http://127.0.0.1:8998")
+		}
+	default:
+		refuse("disaggregation mode is %q: use prefill, decode or nothing", c.Disagg.Mode)
+	}
+	if c.Disagg.ListenHost == "" {
+		c.Disagg.ListenHost = "127.0.0.1"
+	}
+	if c.Disagg.AdvertiseHost == "" {
+		c.Disagg.AdvertiseHost = c.Disagg.ListenHost
+	}
+	timeout := func(field string, d *time.Duration) {
+		if *d < 0 {
+			refuse("%s is %v: give a positive duration, or 0 for %v", field, *d, defaultPDTimeout)
+		}
+		if *d == 0 {
+			*d = defaultPDTimeout
+		}
+	}
+	timeout("bootstrap timeout", &c.Disagg.BootstrapTimeout)
+	timeout("waiting timeout", &c.Disagg.WaitingTimeout)
+	if c.Metrics.Enabled && c.Metrics.Dir == "" {
+		refuse("metrics directory is empty while metrics are enabled: name the directory of the store")
+	}
+	if err := errors.Join(errs...); err != nil {
+		return Config{}, fmt.Errorf("rank config: %w", err)
+	}
+	return c, nil
+}
+
+// Info is what a rank knows once its model is loaded. It is constant.
+type Info struct {
+	Rank int
+	PID  int
+
+	ModelID       string // names the weights; PD peers compare it
+	DType         string // of the KV cache
+	VocabSize     int
+	NumLayers     int
+	EOSTokenIDs   []int32
+	ContextLength int // most tokens of a sequence, prompt and answer together
+
+	PageSize                   int
+	MaxTotalNumTokens          int // KV capacity, a multiple of PageSize
+	MaxRunningRequests         int
+	MaxRunningRequestsUnderSLO int
+	WeightBytes                int64
+	KVBytes                    int64
+}
+
+// MaxPromptTokens is the longest prompt that can ever be served: one token of answer must fit too.
+func (i Info) MaxPromptTokens() int { return min(i.ContextLength, i.MaxTotalNumTokens) - 1 }

@@ -1,0 +1,87 @@
+// Package report holds what a scheduler tells about itself: typed events and snapshots, plain data without behaviour.
+// The scheduler emits them, engine/metrics listens. It imports the ledger for stage names and nothing else.
+package report
+
+import "github.com/sluice-dev/sluice/engine/ledger"
+
+// Kind says what made the scheduler report.
+type Kind int
+
+const (
+	Prefill Kind = iota // a prefill batch was computed
+	Decode              // decode_log_interval decode steps were computed since the last one
+	Idle                // nothing runs any more, or nothing ran for 30 s
+)
+
+func (k Kind) String() string {
+	switch k {
+	case Prefill:
+		return "prefill"
+	case Decode:
+		return "decode"
+	case Idle:
+		return "idle"
+	default:
+		return "unknown"
+	}
+}
+
+// Snapshot is the state of a scheduler at a report. Fields are named after the metric families. Every field is filled at
+// every report, with the value that the family keeps when this kind of report does not change it.
+type Snapshot struct {
+	Kind Kind
+
+	NumRunningReqs int // on a prefill engine the size of the batch just computed
+	NumQueueReqs   int // waiting queue alone
+
+	// KVAvailableTokens + KVEvictableTokens + KVUsedTokens = MaxTotalNumTokens.
+	NumUsedTokens     int
+	KVAvailableTokens int
+	KVEvictableTokens int
+	KVUsedTokens      int
+	MaxTotalNumTokens int
+
+	TokenUsage    float64 // used / capacity, rounded to 2 decimals
+	FullUsage     float64 // the same, not rounded
+	GenThroughput float64 // tokens per second
+	Utilization   float64 // -1 on a prefill engine
+	CacheHitRate  float64 // of the last prefill report
+
+	NumPrefillBootstrapQueueReqs         int
+	NumPrefillInflightQueueReqs          int
+	NumDecodePreallocQueueReqs           int
+	NumDecodeTransferQueueReqs           int
+	NumDecodeHostReceiveQueueReqs        int // always 0: no host staging
+	NumDecodeDeferredKVReleaseReqs       int // ended requests whose pages a transfer may still touch
+	NumRetractedReqs                     int // of the last retraction since the report before
+	MaxRunningRequestsUnderSLO           int
+	MaxRunningRequests                   int
+	PendingPreallocTokenUsage            float64 // tokens of the prealloc queue / capacity
+	NumPausedReqs, NumRetractedQueueReqs int
+}
+
+// KVTransfer is one finished transfer on a prefill engine.
+type KVTransfer struct {
+	TotalBytes     int64
+	LatencyNanos   int64
+	BootstrapNanos int64
+	AllocNanos     int64
+}
+
+// Reporter listens. Calls come from the scheduler's goroutine and must not block.
+type Reporter interface {
+	Report(Snapshot)
+	// QueueTime gets the first wait of a request, once per request.
+	QueueTime(nanos int64)
+	// StageTime gets the length of a stage that ended.
+	StageTime(stage ledger.Stage, nanos int64)
+	// KVTransfer gets a transfer that left the inflight queue.
+	KVTransfer(t KVTransfer)
+	// BootstrapFailed and TransferFailed count requests that ended so.
+	BootstrapFailed()
+	TransferFailed()
+	// Retracted counts one retraction of reqs > 0 requests.
+	Retracted(reqs, inputTokens, outputTokens int)
+	// RealtimeTokens counts tokens of a step: computed prompt tokens, prompt tokens found in the cache, decoded tokens.
+	RealtimeTokens(prefillCompute, prefillCache, decode int)
+}
