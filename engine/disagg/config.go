@@ -1,0 +1,150 @@
+package disagg
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"time"
+)
+
+// Pages is the KV memory of one rank. Both methods may be called from any goroutine, for pages that the executor does
+// not use at the moment.
+type Pages interface {
+	// ReadPage copies the KV of one layer of one page to dst, which is [PageBytesPerLayer].
+	ReadPage(layer int, page int32, dst []byte)
+	// WritePage stores src, [PageBytesPerLayer], as the KV of one layer of one page. It keeps no reference to src.
+	WritePage(layer int, page int32, src []byte) error
+}
+
+// Layout is what both ranks must agree on for pages to be exchanged byte for byte.
+type Layout struct {
+	Layers            int    `json:"layers"`               // > 0, at most maxLayers
+	PageSize          int    `json:"page_size"`            // tokens, > 0
+	PageBytesPerLayer int    `json:"page_bytes_per_layer"` // K and V together, > 0, at most maxPageBytes
+	DType             string `json:"dtype"`
+	ModelID           string `json:"model_id"` // the same for the same weights, at most maxModelID bytes
+}
+
+const (
+	maxLayers    = 1 << 12
+	maxPageBytes = 64 << 20
+	maxModelID   = 1 << 10
+)
+
+// NumPages is the number of pages that tokens take: ceil(tokens / PageSize).
+func (l Layout) NumPages(tokens int) int { return (tokens + l.PageSize - 1) / l.PageSize }
+
+func (l Layout) validate() error {
+	switch {
+	case l.Layers <= 0 || l.Layers > maxLayers:
+		return fmt.Errorf("layout: layers is %d, want 1 to %d", l.Layers, maxLayers)
+	case l.PageSize <= 0:
+		return fmt.Errorf("layout: page_size is %d, want at least 1", l.PageSize)
+	case l.PageBytesPerLayer <= 0 || l.PageBytesPerLayer > maxPageBytes:
+		return fmt.Errorf("layout: page_bytes_per_layer is %d, want 1 to %d", l.PageBytesPerLayer, maxPageBytes)
+	case len(l.ModelID) > maxModelID:
+		return fmt.Errorf("layout: model_id has %d bytes, want at most %d", len(l.ModelID), maxModelID)
+	case len(l.DType) > 64:
+		return fmt.Errorf("layout: dtype has %d bytes, want at most 64", len(l.DType))
+	}
+	return nil
+}
+
+// First is what the prefill rank knows when the prompt is done; the decode rank goes on from it.
+type First struct {
+	Token        int32   // the first generated token
+	Logprob      float32 // of Token
+	CachedTokens int     // prompt tokens that the prefill rank found in its radix cache
+	Seed         uint64  // the seed that Token was sampled with
+}
+
+// TransferStats are the sizes and times of one session, each 0 until known. They are final once the state is terminal.
+type TransferStats struct {
+	TotalBytes int64 // page bytes, without framing
+
+	// LatencyNanos is the time with pages queued or on their way, plus the wait for the final ack (prefill); from
+	// Allocate to the first token (decode).
+	LatencyNanos int64
+	// BootstrapNanos is the time from Open to the end of the handshake.
+	BootstrapNanos int64
+	// AllocNanos is the time from the end of the handshake until the decode rank's pages were allocated.
+	AllocNanos int64
+}
+
+// Config configures one side. The zero value of every field but Listen, Bootstrap and Secret has a default.
+type Config struct {
+	// Listen is the host:port at which a prefill rank accepts decode ranks; port 0 takes a free one. Prefill only.
+	Listen string
+	// AdvertiseHost is the address of this rank that decode ranks dial. Empty: the host of Listen, which must then not
+	// be a wildcard. Prefill only.
+	AdvertiseHost string
+	// Bootstrap is the host:port of the bootstrap server at which the prefill rank registers. Prefill only.
+	Bootstrap string
+	// HTTPPort is the prefill engine's API port, told at registration. Prefill only.
+	HTTPPort int
+
+	// Secret is shared by the prefill and decode engines of a service. Empty is allowed between loopback addresses only.
+	Secret []byte
+
+	BootstrapTimeout time.Duration // Open until both sides are ready to transfer; 300 s
+	WaitingTimeout   time.Duration // without a page or the ack that is due; 300 s
+	IdleTimeout      time.Duration // without any sign of life of the peer; 30 s
+	HandshakeTimeout time.Duration // of one connection, from accept or dial to the proofs; 5 s
+	RouteTimeout     time.Duration // decode: asking the bootstrap server, retries included; 3 s
+
+	MaxHandshakes int // prefill: connections that have not proved the secret yet; the oldest gives way; 64
+	MaxParked     int // prefill: authenticated decode ranks whose room is not open yet; 1024
+
+	// Wake is called, from any goroutine, after a session's state has changed. It must not block. Nil: nothing.
+	Wake func()
+	// Now gives monotonic nanoseconds for TransferStats. Nil: the system's monotonic clock.
+	Now func() int64
+	// Listener receives events, from any goroutine. It must not block. Nil: nothing.
+	Listener func(Event)
+}
+
+// withDefaults fills in what is zero.
+func (c Config) withDefaults() Config {
+	setDefault(&c.BootstrapTimeout, 300*time.Second)
+	setDefault(&c.WaitingTimeout, 300*time.Second)
+	setDefault(&c.IdleTimeout, 30*time.Second)
+	setDefault(&c.HandshakeTimeout, 5*time.Second)
+	setDefault(&c.RouteTimeout, 3*time.Second)
+	setDefault(&c.MaxHandshakes, 64)
+	setDefault(&c.MaxParked, 1024)
+	if c.Wake == nil {
+		c.Wake = func() {}
+	}
+	if c.Listener == nil {
+		c.Listener = func(Event) {}
+	}
+	if c.Now == nil {
+		start := time.Now()
+		c.Now = func() int64 { return int64(time.Since(start)) }
+	}
+	return c
+}
+
+func setDefault[T time.Duration | int](v *T, d T) {
+	if *v <= 0 {
+		*v = d
+	}
+}
+
+var errNoSecret = errors.New("no secret is configured, which is allowed between loopback addresses only: " +
+	"set --disaggregation-secret-file or SLUICE_PD_SECRET on the prefill and decode engines")
+
+// isLoopback reports whether a host (name or address, without port) is this machine for sure.
+func isLoopback(host string) bool {
+	if host == "localhost" {
+		return true
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}
+
+// isLoopbackAddr is isLoopback for the peer of a connection.
+func isLoopbackAddr(a net.Addr) bool {
+	t, ok := a.(*net.TCPAddr)
+	return ok && t.IP.IsLoopback()
+}
