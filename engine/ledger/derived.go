@@ -42,11 +42,11 @@ func (t *Timeline) TimeToFirstToken() (nanos int64, ok bool) {
 }
 
 // DecodeTime is the nanoseconds from the first token to the end. ok is false while the request lives, when it had no
-// first token, and when the difference is 0.
+// first token, when the difference is 0, and on a prefill engine, which does not decode.
 func (t *Timeline) DecodeTime() (nanos int64, ok bool) {
 	first, has := t.FirstToken()
 	end, done := t.Finished()
-	if !has || !done || end.Sub(first) <= 0 {
+	if !has || !done || end.Sub(first) <= 0 || t.form == Prefill {
 		return 0, false
 	}
 	return end.Sub(first), true

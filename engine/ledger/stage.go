@@ -22,7 +22,8 @@ const (
 	StageRequestProcess
 	// StagePrefillWaiting: in the waiting queue of a unified or prefill engine. A retracted request comes back here.
 	StagePrefillWaiting
-	// StagePrefillForward: from the first chunk of the prompt until its last token is computed.
+	// StagePrefillForward: from the first chunk of the prompt until its last token is computed. A request that needs one
+	// token only goes on to StageDecodeWaiting too, and from there to StageDone: straight to StageDone means cut short.
 	StagePrefillForward
 	// StageDecodeWaiting: unified: from prefill's end until the first decode step; decode: in the waiting queue.
 	StageDecodeWaiting

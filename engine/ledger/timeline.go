@@ -92,12 +92,12 @@ func (t *Timeline) Lap(lap Stage) Slice {
 // now reads the clock, which can't go back behind an instant that the timeline already holds.
 func (t *Timeline) now() Instant { return max(t.clock.Now(), t.lap) }
 
-// observable: a stage that is cut short by the end of the request is no sample, except the last one of its form; of the
-// passes through prefill only the first is.
+// observable: a stage that the end of the request cuts short is no sample, except the last one of its form; of the passes
+// through prefill only the first is.
 func (t *Timeline) observable(from, to Stage) bool {
 	switch from {
 	case StagePrefillForward:
-		return t.count[from] == 0 && to != StagePrefillWaiting
+		return t.count[from] == 0 && prefillEnds(to)
 	case StagePrefillTransferKVCache:
 		return true
 	case StageDecodeWaiting:
@@ -107,12 +107,15 @@ func (t *Timeline) observable(from, to Stage) bool {
 	}
 }
 
+// prefillEnds reports whether leaving prefill_forward for to means that the whole prompt was computed.
+func prefillEnds(to Stage) bool { return to != StagePrefillWaiting && to != StageDone }
+
 func (t *Timeline) close(from, to Stage, now Instant) {
 	visit := now.Sub(t.entered)
 	if from == t.waiting() && t.count[from] == 0 {
 		t.firstWait = visit
 	}
-	if from == StagePrefillForward && to != StagePrefillWaiting && !t.prefilled {
+	if from == StagePrefillForward && prefillEnds(to) && !t.prefilled {
 		t.prefillEnd, t.prefilled = now, true
 	}
 	t.spent[from] += visit
