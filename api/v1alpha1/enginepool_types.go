@@ -37,6 +37,7 @@ type EnginePoolList struct {
 // EnginePoolSpec is a pool with everything it needs from its service copied in.
 //
 // +kubebuilder:validation:XValidation:rule="self.role == oldSelf.role",message="spec.role is immutable; make another pool"
+// +kubebuilder:validation:XValidation:rule="self.service == oldSelf.service && self.pool == oldSelf.pool",message="spec.service and spec.pool are immutable; make another pool"
 type EnginePoolSpec struct {
 	// Service is the name of the owning InferenceService.
 	Service string `json:"service"`
@@ -110,7 +111,7 @@ type EnginePoolStatus struct {
 // Decision is one change of a pool with the numbers that led to it.
 type Decision struct {
 	Time   metav1.Time `json:"time"`
-	Action string      `json:"action"` // ScaleOut, ScaleIn, Replace, RollOut
+	Action string      `json:"action"` // ScaleOut, ScaleIn, Replace, RollOut or Undrain
 	Reason string      `json:"reason"` // "demand 3, allocated 1, budget none: create replicas 1 and 2"
 }
 

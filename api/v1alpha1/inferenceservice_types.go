@@ -34,7 +34,11 @@ func (r Role) EngineType() string {
 
 // InferenceService is one model served by pools of engines behind one router.
 //
+// Pods are named SERVICE-POOL-REPLICA-NODERANK and must stay DNS labels: 34 + 1 + 20 + 1 + 4 + 1 + 2 = 63 characters.
+//
 // +kubebuilder:object:root=true
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 34",message="metadata.name may have at most 34 characters, so that names of pods stay DNS labels; choose a shorter name"
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",message="metadata.name must be a DNS label: lower-case letters, digits and '-', starting with a letter, for example chat"
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:shortName=slisvc
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
@@ -73,6 +77,7 @@ type InferenceServiceSpec struct {
 	// Tenant owns the service; metrics and dashboards are separated by it. By default the namespace.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$')",message="tenant must be a label value: letters, digits, '-', '_' and '.', starting and ending with a letter or digit, for example team-a"
 	Tenant string `json:"tenant,omitempty"`
 
 	// Engine is common to all pools.
@@ -112,15 +117,19 @@ type ModelSpec struct {
 type EngineSpec struct {
 	// Image of sluice-engine. By default the operator's --engine-image.
 	// +optional
+	// +kubebuilder:validation:MaxLength=512
 	Image string `json:"image,omitempty"`
 
-	// ImagePullPolicy of the engine and router containers.
+	// ImagePullPolicy of the engine and router containers. By default Kubernetes decides by the image's tag.
 	// +optional
+	// +kubebuilder:validation:Enum=Always;IfNotPresent;Never
 	ImagePullPolicy corev1.PullPolicy `json:"imagePullPolicy,omitempty"`
 
 	// Args are added after the operator's own arguments of `sluice-engine serve`, in SGLang's spelling.
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="!self.exists(a, ['--host', '--port', '--model-path', '--served-model-name', '--enable-metrics', '--disaggregation-mode', '--disaggregation-bootstrap-port', '--disaggregation-secret-file', '--drain-timeout'].exists(f, a == f || a.startsWith(f + '=')))",message="engine.args may not set --host, --port, --model-path, --served-model-name, --enable-metrics, --disaggregation-mode, --disaggregation-bootstrap-port, --disaggregation-secret-file or --drain-timeout: the operator does; use the fields of the resource"
 	Args []string `json:"args,omitempty"`
 
 	// Env is added to the engine container.
@@ -151,6 +160,7 @@ type RouterSpec struct {
 
 	// Image of sluice-router. By default the operator's --router-image.
 	// +optional
+	// +kubebuilder:validation:MaxLength=512
 	Image string `json:"image,omitempty"`
 
 	// Policy by which engines are picked.
@@ -186,6 +196,8 @@ type RouterServiceSpec struct {
 
 // PoolSpec is one group of engines with the same role and shape.
 //
+// +kubebuilder:validation:XValidation:rule="self.role == oldSelf.role",message="pools[].role is immutable; add a pool with another name and remove this one"
+// +kubebuilder:validation:XValidation:rule="self.name != 'router'",message="pools[].name router is taken by the service's router; choose another, for example decode"
 // +kubebuilder:validation:XValidation:rule="!has(self.autoscaling) || self.role != 'Prefill' || self.autoscaling.metrics.all(m, m.type != 'Utilization')",message="a Prefill pool reports no utilization (-1); scale it on type QueuedRequests instead"
 type PoolSpec struct {
 	// Name of the pool within the service.
@@ -222,6 +234,7 @@ type EngineShape struct {
 
 	// RanksPerPod is how many ranks one pod hosts; by default all of a replica.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="self == 1",message="ranksPerPod must be 1 or left out: a replica has one rank in this version"
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=64
 	RanksPerPod *int32 `json:"ranksPerPod,omitempty"`
@@ -239,6 +252,8 @@ type EngineShape struct {
 	// Args are added after the service's engine.args.
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="!self.exists(a, ['--host', '--port', '--model-path', '--served-model-name', '--enable-metrics', '--disaggregation-mode', '--disaggregation-bootstrap-port', '--disaggregation-secret-file', '--drain-timeout'].exists(f, a == f || a.startsWith(f + '=')))",message="pools[].args may not set --host, --port, --model-path, --served-model-name, --enable-metrics, --disaggregation-mode, --disaggregation-bootstrap-port, --disaggregation-secret-file or --drain-timeout: the operator does; use the fields of the resource"
 	Args []string `json:"args,omitempty"`
 
 	// Resources of the engine container.
@@ -260,32 +275,45 @@ type EngineShape struct {
 	DrainSeconds *int32 `json:"drainSeconds,omitempty"`
 }
 
-// Parallelism is the rank layout of one replica: world = tensor * pipeline ranks, times data replicas behind one API.
-// Values above 1 are refused until the engine can do them.
+// Parallelism is the rank layout of one replica: world = tensor * pipeline ranks. Data and expert parallelism divide the
+// tensor ranks of a stage into groups, so each must divide tensor. Values above 1 are refused until the engine can do them.
 type Parallelism struct {
+	// Tensor is the number of ranks that share each layer.
 	// +optional
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=64
+	// +kubebuilder:validation:XValidation:rule="self == 1",message="parallelism.tensor must be 1: an engine has one rank in this version"
 	Tensor int32 `json:"tensor,omitempty"`
+
+	// Pipeline is the number of stages that the layers are cut into.
 	// +optional
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=64
+	// +kubebuilder:validation:XValidation:rule="self == 1",message="parallelism.pipeline must be 1: an engine has one rank in this version"
 	Pipeline int32 `json:"pipeline,omitempty"`
+
+	// Data is the number of attention groups of a stage, each with its own requests and KV pool.
 	// +optional
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=64
+	// +kubebuilder:validation:XValidation:rule="self == 1",message="parallelism.data must be 1: an engine has one rank in this version"
 	Data int32 `json:"data,omitempty"`
+
+	// Expert is the number of groups that a stage's experts are spread over.
 	// +optional
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=64
+	// +kubebuilder:validation:XValidation:rule="self == 1",message="parallelism.expert must be 1: an engine has one rank in this version"
 	Expert int32 `json:"expert,omitempty"`
 }
 
 // KVCacheSpec sizes the paged KV pool of each rank.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.maxTotalTokens) || !has(self.pageSize) || self.maxTotalTokens >= self.pageSize",message="kvCache.maxTotalTokens must be at least kvCache.pageSize: a pool holds whole pages"
 type KVCacheSpec struct {
 	// PageSize is the number of tokens in a page.
 	// +optional
@@ -301,6 +329,8 @@ type KVCacheSpec struct {
 }
 
 // SchedulerSpec sets the limits of a rank's batches.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.maxRunningRequests) || !has(self.maxRunningRequestsUnderSLO) || self.maxRunningRequestsUnderSLO <= self.maxRunningRequests",message="scheduler.maxRunningRequestsUnderSLO must not exceed scheduler.maxRunningRequests"
 type SchedulerSpec struct {
 	// MaxRunningRequests is the most requests that decode together.
 	// +optional
@@ -361,11 +391,15 @@ type AutoscalingSpec struct {
 }
 
 // ScalingMetric is one metric with its target per replica.
+//
+// +kubebuilder:validation:XValidation:rule="self.type != 'Utilization' || quantity(string(self.target)).compareTo(quantity('1')) <= 0",message="autoscaling.metrics[].target of type Utilization is a ratio and at most 1; write \"0.8\" for 80 %"
 type ScalingMetric struct {
 	Type ScalingMetricType `json:"type"`
 
 	// Target is the value per replica to hold, for example "0.8".
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isGreaterThan(quantity('0'))",message="autoscaling.metrics[].target must be above 0, for example \"0.8\""
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:MaxLength=20
 	Target resource.Quantity `json:"target"`
 }
 

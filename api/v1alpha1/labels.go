@@ -35,6 +35,14 @@ const (
 	// AnnotationDraining on an engine pod holds the RFC 3339 time at which admission to it stopped. The router sends
 	// it no new request; the operator deletes the pod when its queues are empty or the drain deadline is over.
 	AnnotationDraining = LabelPrefix + "draining"
+
+	// AnnotationRestarts on an engine pod counts the failures in a row of its replica before this pod was made, in
+	// decimal. The delay before the next replacement grows with it.
+	AnnotationRestarts = LabelPrefix + "restarts"
+
+	// AnnotationApplied on an object that the operator applied holds the hash of what was applied, so that an object
+	// that is as it should be is not written again.
+	AnnotationApplied = LabelPrefix + "applied"
 )
 
 // Values of LabelComponent.

@@ -1,0 +1,270 @@
+package v1alpha1_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/sluice-dev/sluice/api/v1alpha1"
+	"github.com/sluice-dev/sluice/config/crd"
+	"github.com/sluice-dev/sluice/hack/devcluster/apiserver"
+)
+
+var api client.Client
+
+func TestMain(m *testing.M) {
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
+	defer cancel()
+	server, err := apiserver.Start(ctx, apiserver.Options{})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer server.Stop()
+	if err := crd.Install(ctx, server.Config); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	api, err = client.New(server.Config, client.Options{Scheme: scheme})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return m.Run()
+}
+
+// minimal is what the tables below change: it is accepted.
+const minimal = `
+apiVersion: inference.sluice.dev/v1alpha1
+kind: InferenceService
+metadata: {name: chat, namespace: default}
+spec:
+  model: {name: tiny, uri: "pvc://models/tiny"}
+  pools:
+  - {name: prefill, role: Prefill}
+  - {name: decode, role: Decode}
+`
+
+// object decodes minimal into a tree and lets edit change it.
+func object(t *testing.T, edit func(spec map[string]any, metadata map[string]any)) *unstructured.Unstructured {
+	t.Helper()
+	tree := map[string]any{}
+	if err := yaml.Unmarshal([]byte(minimal), &tree); err != nil {
+		t.Fatal(err)
+	}
+	if edit != nil {
+		edit(tree["spec"].(map[string]any), tree["metadata"].(map[string]any))
+	}
+	return &unstructured.Unstructured{Object: tree}
+}
+
+func pool(spec map[string]any, index int) map[string]any {
+	return spec["pools"].([]any)[index].(map[string]any)
+}
+
+func TestServiceRefused(t *testing.T) {
+	scaling := func(fields map[string]any) map[string]any {
+		all := map[string]any{"maxReplicas": int64(4), "metrics": []any{map[string]any{"type": "Utilization", "target": "0.8"}}}
+		for key, value := range fields {
+			all[key] = value
+		}
+		return all
+	}
+	tests := []struct {
+		name string
+		edit func(spec, metadata map[string]any)
+		want string
+	}{
+		{"long name", func(_, m map[string]any) { m["name"] = strings.Repeat("a", 35) },
+			"metadata.name may have at most 34 characters, so that names of pods stay DNS labels; choose a shorter name"},
+		{"dotted name", func(_, m map[string]any) { m["name"] = "chat.v2" },
+			"metadata.name must be a DNS label: lower-case letters, digits and '-', starting with a letter, for example chat"},
+		{"name with a leading digit", func(_, m map[string]any) { m["name"] = "7b-chat" },
+			"metadata.name must be a DNS label: lower-case letters, digits and '-', starting with a letter, for example chat"},
+		{"decode without prefill", func(s, _ map[string]any) { s["pools"] = s["pools"].([]any)[1:] },
+			"spec.pools needs either a pool with role Unified, or at least one with role Prefill and one with role Decode"},
+		{"unified beside decode", func(s, _ map[string]any) { pool(s, 0)["role"] = "Unified" },
+			"spec.pools mixes role Unified with Prefill or Decode; make two InferenceServices instead"},
+		{"unknown role", func(s, _ map[string]any) { pool(s, 0)["role"] = "Encode" },
+			`spec.pools[0].role: Unsupported value: "Encode": supported values: "Prefill", "Decode", "Unified"`},
+		{"pool name with capitals", func(s, _ map[string]any) { pool(s, 0)["name"] = "Prefill" },
+			"pools[].name must be a DNS label: lower-case letters, digits and '-', starting with a letter, for example decode"},
+		{"pool called router", func(s, _ map[string]any) { pool(s, 0)["name"] = "router" },
+			"pools[].name router is taken by the service's router; choose another, for example decode"},
+		{"long pool name", func(s, _ map[string]any) { pool(s, 0)["name"] = strings.Repeat("p", 21) },
+			"spec.pools[0].name: Too long: may not be more than 20 bytes"},
+		{"two pools of one name", func(s, _ map[string]any) { pool(s, 0)["name"] = "decode" },
+			`spec.pools[1]: Duplicate value: {"name":"decode"}`},
+		{"no pools", func(s, _ map[string]any) { s["pools"] = []any{} },
+			"spec.pools: Invalid value: 0: spec.pools in body should have at least 1 items"},
+		{"tensor parallelism", func(s, _ map[string]any) { pool(s, 1)["parallelism"] = map[string]any{"tensor": int64(2)} },
+			"parallelism.tensor must be 1: an engine has one rank in this version"},
+		{"pipeline parallelism", func(s, _ map[string]any) { pool(s, 1)["parallelism"] = map[string]any{"pipeline": int64(2)} },
+			"parallelism.pipeline must be 1: an engine has one rank in this version"},
+		{"data parallelism", func(s, _ map[string]any) { pool(s, 1)["parallelism"] = map[string]any{"data": int64(8)} },
+			"parallelism.data must be 1: an engine has one rank in this version"},
+		{"expert parallelism", func(s, _ map[string]any) { pool(s, 1)["parallelism"] = map[string]any{"expert": int64(4)} },
+			"parallelism.expert must be 1: an engine has one rank in this version"},
+		{"several ranks a pod", func(s, _ map[string]any) { pool(s, 1)["ranksPerPod"] = int64(8) },
+			"ranksPerPod must be 1 or left out: a replica has one rank in this version"},
+		{"model name with a blank", func(s, _ map[string]any) { s["model"].(map[string]any)["name"] = "my model" },
+			"model.name may hold letters, digits, '.', '_', '/' and '-' and starts with a letter or digit, for example llama-3-8b"},
+		{"model from the hub", func(s, _ map[string]any) { s["model"].(map[string]any)["uri"] = "hf://org/model" },
+			"model.uri must be pvc://CLAIM/PATH or hostpath:///ABSOLUTE/PATH, for example pvc://models/tiny"},
+		{"model path upwards", func(s, _ map[string]any) { s["model"].(map[string]any)["uri"] = "pvc://models/../x" },
+			"model.uri may not contain '..'; write the path without it"},
+		{"relative host path", func(s, _ map[string]any) { s["model"].(map[string]any)["uri"] = "hostpath://models" },
+			"model.uri must be pvc://CLAIM/PATH or hostpath:///ABSOLUTE/PATH, for example pvc://models/tiny"},
+		{"no model", func(s, _ map[string]any) { delete(s, "model") },
+			"spec.model: Required value"},
+		{"tenant that is no label", func(s, _ map[string]any) { s["tenant"] = "team a" },
+			"tenant must be a label value: letters, digits, '-', '_' and '.', starting and ending with a letter or digit, for example team-a"},
+		{"utilization on prefill", func(s, _ map[string]any) { pool(s, 0)["autoscaling"] = scaling(nil) },
+			"a Prefill pool reports no utilization (-1); scale it on type QueuedRequests instead"},
+		{"minimum above maximum", func(s, _ map[string]any) {
+			pool(s, 1)["autoscaling"] = scaling(map[string]any{"minReplicas": int64(5)})
+		},
+			"autoscaling.minReplicas must not exceed autoscaling.maxReplicas"},
+		{"no maximum", func(s, _ map[string]any) {
+			fields := scaling(nil)
+			delete(fields, "maxReplicas")
+			pool(s, 1)["autoscaling"] = fields
+		}, "spec.pools[1].autoscaling.maxReplicas: Required value"},
+		{"no scaling metric", func(s, _ map[string]any) { pool(s, 1)["autoscaling"] = scaling(map[string]any{"metrics": []any{}}) },
+			"spec.pools[1].autoscaling.metrics in body should have at least 1 items"},
+		{"target zero", func(s, _ map[string]any) {
+			pool(s, 1)["autoscaling"] = scaling(map[string]any{"metrics": []any{map[string]any{"type": "QueuedRequests", "target": int64(0)}}})
+		}, `autoscaling.metrics[].target must be above 0, for example "0.8"`},
+		{"utilization in per cent", func(s, _ map[string]any) {
+			pool(s, 1)["autoscaling"] = scaling(map[string]any{"metrics": []any{map[string]any{"type": "Utilization", "target": int64(80)}}})
+		}, `autoscaling.metrics[].target of type Utilization is a ratio and at most 1; write "0.8" for 80 %`},
+		{"target that is no number", func(s, _ map[string]any) {
+			pool(s, 1)["autoscaling"] = scaling(map[string]any{"metrics": []any{map[string]any{"type": "Utilization", "target": "80%"}}})
+		}, `spec.pools[1].autoscaling.metrics[0].target: Invalid value: "80%"`},
+		{"operator's flag in engine.args", func(s, _ map[string]any) { s["engine"] = map[string]any{"args": []any{"--port=1"}} },
+			"engine.args may not set --host, --port, --model-path, --served-model-name, --enable-metrics, --disaggregation-mode, --disaggregation-bootstrap-port, --disaggregation-secret-file or --drain-timeout: the operator does; use the fields of the resource"},
+		{"operator's flag in pools[].args", func(s, _ map[string]any) { pool(s, 0)["args"] = []any{"--host", "::"} },
+			"pools[].args may not set --host, --port, --model-path, --served-model-name, --enable-metrics, --disaggregation-mode, --disaggregation-bootstrap-port, --disaggregation-secret-file or --drain-timeout: the operator does; use the fields of the resource"},
+		{"less than a page", func(s, _ map[string]any) { pool(s, 0)["kvCache"] = map[string]any{"maxTotalTokens": int64(8)} },
+			"kvCache.maxTotalTokens must be at least kvCache.pageSize: a pool holds whole pages"},
+		{"SLO cap above the maximum", func(s, _ map[string]any) {
+			pool(s, 0)["scheduler"] = map[string]any{"maxRunningRequests": int64(8), "maxRunningRequestsUnderSLO": int64(9)}
+		}, "scheduler.maxRunningRequestsUnderSLO must not exceed scheduler.maxRunningRequests"},
+		{"unknown pull policy", func(s, _ map[string]any) { s["engine"] = map[string]any{"imagePullPolicy": "Sometimes"} },
+			`spec.engine.imagePullPolicy: Unsupported value: "Sometimes": supported values: "Always", "IfNotPresent", "Never"`},
+		{"unknown policy", func(s, _ map[string]any) { s["router"] = map[string]any{"policy": "Random"} },
+			`spec.router.policy: Unsupported value: "Random": supported values: "LeastLoad", "RoundRobin"`},
+		{"no router replica", func(s, _ map[string]any) { s["router"] = map[string]any{"replicas": int64(0)} },
+			"spec.router.replicas in body should be greater than or equal to 1"},
+		{"negative replicas", func(s, _ map[string]any) { pool(s, 0)["replicas"] = int64(-1) },
+			"spec.pools[0].replicas in body should be greater than or equal to 0"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			err := api.Create(t.Context(), object(t, test.edit), client.DryRunAll)
+			if err == nil {
+				t.Fatal("the API server accepted it")
+			}
+			if !strings.Contains(err.Error(), test.want) {
+				t.Errorf("refused with\n%v\nwant it to hold\n%s", err, test.want)
+			}
+		})
+	}
+}
+
+func TestRoleIsImmutable(t *testing.T) {
+	service := object(t, func(spec, metadata map[string]any) { metadata["name"] = "immutable" })
+	if err := api.Create(t.Context(), service); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = api.Delete(context.Background(), service) })
+	spec := service.Object["spec"].(map[string]any)
+	pool(spec, 0)["role"], pool(spec, 1)["role"] = "Decode", "Prefill"
+	err := api.Update(t.Context(), service)
+	want := "pools[].role is immutable; add a pool with another name and remove this one"
+	if err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("refused with %v, want it to hold %s", err, want)
+	}
+}
+
+func TestDefaults(t *testing.T) {
+	created := object(t, nil)
+	if err := api.Create(t.Context(), created, client.DryRunAll); err != nil {
+		t.Fatal(err)
+	}
+	var service v1alpha1.InferenceService
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(created.Object, &service); err != nil {
+		t.Fatal(err)
+	}
+	shape := v1alpha1.EngineShape{
+		Parallelism:  v1alpha1.Parallelism{Tensor: 1, Pipeline: 1, Data: 1, Expert: 1},
+		KVCache:      v1alpha1.KVCacheSpec{PageSize: new(int32(16))},
+		DrainSeconds: new(int32(300)),
+	}
+	want := v1alpha1.InferenceServiceSpec{
+		Model: v1alpha1.ModelSpec{Name: "tiny", URI: "pvc://models/tiny"},
+		Router: v1alpha1.RouterSpec{
+			Replicas: new(int32(1)),
+			Policy:   v1alpha1.PolicyLeastLoad,
+			Service:  v1alpha1.RouterServiceSpec{Type: corev1.ServiceTypeClusterIP, Port: 8000},
+		},
+		Pools: []v1alpha1.PoolSpec{
+			{Name: "prefill", Role: v1alpha1.RolePrefill, Replicas: new(int32(1)), EngineShape: shape},
+			{Name: "decode", Role: v1alpha1.RoleDecode, Replicas: new(int32(1)), EngineShape: shape},
+		},
+	}
+	if diff := cmp.Diff(want, service.Spec); diff != "" {
+		t.Errorf("defaulted spec (-want +got):\n%s", diff)
+	}
+}
+
+func TestPoolIdentityIsImmutable(t *testing.T) {
+	pool := &v1alpha1.EnginePool{
+		ObjectMeta: metav1.ObjectMeta{Name: "chat-decode", Namespace: "default"},
+		Spec: v1alpha1.EnginePoolSpec{Service: "chat", Pool: "decode", Role: v1alpha1.RoleDecode, Tenant: "default",
+			Model: v1alpha1.ModelSpec{Name: "tiny", URI: "pvc://models/tiny"}},
+	}
+	if err := api.Create(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = api.Delete(context.Background(), pool) })
+	tests := []struct {
+		name string
+		edit func(*v1alpha1.EnginePoolSpec)
+		want string
+	}{
+		{"role", func(s *v1alpha1.EnginePoolSpec) { s.Role = v1alpha1.RolePrefill }, "spec.role is immutable; make another pool"},
+		{"service", func(s *v1alpha1.EnginePoolSpec) { s.Service = "other" }, "spec.service and spec.pool are immutable; make another pool"},
+		{"pool", func(s *v1alpha1.EnginePoolSpec) { s.Pool = "other" }, "spec.service and spec.pool are immutable; make another pool"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			changed := pool.DeepCopy()
+			test.edit(&changed.Spec)
+			err := api.Update(t.Context(), changed)
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("refused with %v, want it to hold %s", err, test.want)
+			}
+		})
+	}
+}
