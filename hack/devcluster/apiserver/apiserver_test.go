@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -56,6 +57,9 @@ func TestStartReportsRefusedFlag(t *testing.T) {
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("start waited for its timeout: %v", err)
+	}
+	if !strings.Contains(err.Error(), "no-such-flag") {
+		t.Errorf("error does not show the program's own words: %v", err)
 	}
 }
 

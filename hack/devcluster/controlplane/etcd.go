@@ -1,10 +1,10 @@
 package controlplane
 
 // etcd listens on Unix sockets alone: they need no free port and the permissions of Config.Dir guard them. etcd
-// takes the part after the scheme as a file name relative to its working directory, and insists on a colon.
+// takes the part after the scheme as a file name relative to its working directory, and insists on a port in it.
 const (
-	etcdClientURL = "unix://etcd:client"
-	etcdPeerURL   = "unix://etcd:peer"
+	etcdClientURL = "unix://etcd-client:0"
+	etcdPeerURL   = "unix://etcd-peer:0"
 )
 
 // EtcdArgs returns etcd's command line. It must run in Dir.
