@@ -26,6 +26,10 @@ const (
 	// LabelComponent tells what a managed object is: engine or router.
 	LabelComponent = LabelPrefix + "component"
 
+	// LabelDraining is "true" on an engine pod from the moment that it carries AnnotationDraining. The selector of a pool's
+	// scale subresource leaves such pods out, so that an autoscaler divides the load among the replicas that stay.
+	LabelDraining = LabelPrefix + "draining"
+
 	// LabelLLMDRole lets llm-d schedulers recognise the role: prefill, decode or both.
 	LabelLLMDRole = "llm-d.ai/role"
 )
@@ -49,6 +53,10 @@ const (
 const (
 	ComponentEngine = "engine"
 	ComponentRouter = "router"
+
+	// ComponentMetricsAPI marks the APIServices of the custom metrics API that belong to this operator. It fills the CA
+	// bundle into those alone.
+	ComponentMetricsAPI = "metrics-api"
 )
 
 // Names of the container ports of an engine pod; the router and the monitors find ports by these names.

@@ -1,0 +1,204 @@
+package observe
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sluice-dev/sluice/api/v1alpha1"
+)
+
+// MissingReason says why an expected rank has no fresh sample.
+type MissingReason string
+
+const (
+	// MissingNoSample: the pod was never polled with success, or does not exist.
+	MissingNoSample MissingReason = "NoSample"
+	// MissingStale: the newest sample of the pod is too old to be a number.
+	MissingStale MissingReason = "Stale"
+	// MissingRank: the pod's sample is fresh and does not hold the rank.
+	MissingRank MissingReason = "RankAbsent"
+)
+
+// Missing is one expected rank without a fresh sample.
+type Missing struct {
+	Rank
+	Reason MissingReason
+	// Err is the newest poll's error; nil when there was none.
+	Err error
+}
+
+// String gives "POD/rank (Reason)", without what changes from poll to poll, so that it may stand in a condition.
+func (m Missing) String() string {
+	return fmt.Sprintf("%s/%d (%s)", m.Pod, m.Rank.Rank, m.Reason)
+}
+
+// Load aggregates a pool's fresh samples at now and lists the expected ranks that have none. The load is nil when no
+// sample is fresh.
+//
+// Requests, queues and throughput are sums over all pods, draining ones included, since their requests are real. The
+// spreads and Ranks leave draining pods out, which take no new requests. Utilization leaves out the ranks that report
+// no number, and is absent when all do, as on a prefill pool. PD queues are present by role.
+func Load(sample PoolSample, role v1alpha1.Role, expected []Rank, now time.Time) (*v1alpha1.PoolLoad, []Missing) {
+	missing := missingRanks(sample, expected, now)
+
+	var (
+		load             = &v1alpha1.PoolLoad{ExpectedRanks: int32(len(expected))}
+		utilization      spread
+		tokenUsage       spread
+		throughput       fixed
+		bootstrap        int64
+		inflight         int64
+		prealloc         int64
+		transfer         int64
+		retracted        int64
+		oldest           time.Time
+		anything, pdSeen bool
+	)
+	for _, pod := range sample.Pods {
+		if !pod.Fresh(now, sample.FreshFor) {
+			continue
+		}
+		anything = true
+		if oldest.IsZero() || pod.Taken.Before(oldest) {
+			oldest = pod.Taken
+		}
+		for _, r := range pod.Ranks {
+			load.RunningRequests += int64(r.NumRunningReqs)
+			load.WaitingRequests += int64(waiting(r))
+			if n, ok := number(r.GenThroughput); ok {
+				throughput += n
+			}
+			if d := r.Disaggregation; d != nil {
+				pdSeen = true
+				bootstrap += int64(d.PrefillBootstrapQueueReqs)
+				inflight += int64(d.PrefillInflightQueueReqs)
+				prealloc += int64(d.DecodePreallocQueueReqs)
+				transfer += int64(d.DecodeTransferQueueReqs)
+				retracted += int64(d.DecodeRetractedQueueReqs)
+			}
+			if pod.Draining {
+				continue
+			}
+			load.Ranks++
+			at := Rank{Pod: pod.Name, Rank: r.DPRank}
+			utilization.add(r.Utilization, at)
+			tokenUsage.add(r.TokenUsage, at)
+		}
+	}
+	if !anything {
+		return nil, missing
+	}
+
+	if role != v1alpha1.RolePrefill {
+		load.Utilization = utilization.api()
+	}
+	load.TokenUsage = tokenUsage.api()
+	load.GenThroughput = throughput.text(1)
+	switch {
+	case role == v1alpha1.RolePrefill && pdSeen:
+		load.PrefillBootstrapQueue, load.PrefillInflightQueue = &bootstrap, &inflight
+	case role == v1alpha1.RoleDecode && pdSeen:
+		load.DecodePreallocQueue, load.DecodeTransferQueue, load.DecodeRetractedQueue = &prealloc, &transfer, &retracted
+	}
+	taken := metav1.NewTime(oldest)
+	load.SampleTime = &taken
+	return load, missing
+}
+
+// SameLoad says whether two loads differ in nothing but the time of their samples, so that writing the second would
+// tell a reader nothing. Nil equals nil alone.
+func SameLoad(a, b *v1alpha1.PoolLoad) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	x, y := *a, *b
+	x.SampleTime, y.SampleTime = nil, nil
+	return digestLoad(&x) == digestLoad(&y)
+}
+
+func digestLoad(l *v1alpha1.PoolLoad) string {
+	s := func(s *v1alpha1.Spread) v1alpha1.Spread {
+		if s == nil {
+			return v1alpha1.Spread{}
+		}
+		return *s
+	}
+	n := func(n *int64) string {
+		if n == nil {
+			return "-"
+		}
+		return strconv.FormatInt(*n, 10)
+	}
+	return fmt.Sprint(s(l.Utilization), s(l.TokenUsage), l.RunningRequests, l.WaitingRequests,
+		n(l.PrefillBootstrapQueue), n(l.PrefillInflightQueue),
+		n(l.DecodePreallocQueue), n(l.DecodeTransferQueue), n(l.DecodeRetractedQueue),
+		l.GenThroughput, l.Ranks, l.ExpectedRanks)
+}
+
+// missingRanks keeps the order of expected.
+func missingRanks(sample PoolSample, expected []Rank, now time.Time) []Missing {
+	pods := make(map[string]PodSample, len(sample.Pods))
+	for _, pod := range sample.Pods {
+		pods[pod.Name] = pod
+	}
+	var missing []Missing
+	for _, want := range expected {
+		pod := pods[want.Pod]
+		switch {
+		case pod.Taken.IsZero():
+			missing = append(missing, Missing{Rank: want, Reason: MissingNoSample, Err: pod.Err})
+		case !pod.Fresh(now, sample.FreshFor):
+			missing = append(missing, Missing{Rank: want, Reason: MissingStale, Err: pod.Err})
+		case !hasRank(pod, want.Rank):
+			missing = append(missing, Missing{Rank: want, Reason: MissingRank, Err: pod.Err})
+		}
+	}
+	return missing
+}
+
+func hasRank(pod PodSample, rank int) bool {
+	for _, r := range pod.Ranks {
+		if r.DPRank == rank {
+			return true
+		}
+	}
+	return false
+}
+
+// spread collects a value over ranks. min <= max and count*min <= sum <= count*max while count > 0.
+type spread struct {
+	count         int
+	sum, min, max fixed
+	at            Rank
+}
+
+// add takes a rank's value; what is never a number is left out. Of equal maxima the first rank is named.
+func (s *spread) add(x float64, at Rank) {
+	n, ok := number(x)
+	if !ok {
+		return
+	}
+	if s.count == 0 || n < s.min {
+		s.min = n
+	}
+	if s.count == 0 || n > s.max {
+		s.max, s.at = n, at
+	}
+	s.sum += n
+	s.count++
+}
+
+func (s *spread) api() *v1alpha1.Spread {
+	if s.count == 0 {
+		return nil
+	}
+	return &v1alpha1.Spread{
+		Min:   s.min.text(2),
+		Mean:  mean(s.sum, s.count).text(2),
+		Max:   s.max.text(2),
+		MaxAt: s.at.Pod + "/" + strconv.Itoa(s.at.Rank),
+	}
+}
