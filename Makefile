@@ -1,0 +1,56 @@
+# Sluice. `make help` lists the targets.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+GO ?= go
+TOOL = $(GO) run ./hack/tool
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LDFLAGS := -s -w -X github.com/sluice-dev/sluice/internal/version.Version=$(VERSION)
+# What the end-to-end tests may take, all together.
+E2E_TIMEOUT ?= 40m
+
+.PHONY: help
+help: ## List the targets
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: need-go
+need-go:
+	@command -v $(GO) >/dev/null || { echo "make: Go 1.26 or newer is missing; install it and put it on PATH" >&2; exit 1; }
+
+.PHONY: build
+build: need-go ## Build the programs into bin/
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/sluice-engine ./cmd/engine
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/sluice-router ./cmd/router
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/sluice-operator ./cmd/operator
+
+.PHONY: images
+images: need-go ## Build OCI images into dist/images, without Docker
+	$(GO) run ./hack/images --out dist/images
+
+.PHONY: demo
+demo: need-go ## The guided tour: cluster, operator, a PD service, a request, metrics, scaling
+	@$(GO) run ./hack/demo
+
+.PHONY: demo-down
+demo-down: need-go ## Remove all that the demo made, the dev cluster included
+	@$(GO) run ./hack/demo --down
+
+.PHONY: test
+test: need-go ## Run every test that needs no cluster
+	@echo "test: tools that the tests start (built once into the cache)"
+	@$(TOOL) build etcd kube-apiserver
+	$(GO) test ./...
+
+.PHONY: race
+race: need-go ## The same with the race detector
+	@$(TOOL) build etcd kube-apiserver
+	$(GO) test -race ./...
+
+.PHONY: e2e
+e2e: need-go ## End-to-end tests on the dev cluster, or on the cluster of KUBECONFIG
+	$(GO) test -count=1 -v -tags e2e -timeout $(E2E_TIMEOUT) ./test/e2e/...
+
+.PHONY: bench
+bench: need-go ## Run the benchmarks
+	$(GO) test -run '^$$' -bench . -benchmem ./...
