@@ -2,11 +2,8 @@ package trial
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -64,25 +61,6 @@ func Open(root, kubeconfig string, log io.Writer) (*Trial, error) {
 		"sluice-router":   "sluice.dev/sluice-router:dev",
 		"sluice-operator": "sluice.dev/sluice-operator:dev",
 	}}, nil
-}
-
-// ModuleRoot finds the checkout around the working directory.
-func ModuleRoot() (string, error) {
-	dir, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
-	for {
-		raw, err := os.ReadFile(filepath.Join(dir, "go.mod"))
-		if err == nil && strings.HasPrefix(string(raw), "module github.com/sluice-dev/sluice\n") {
-			return dir, nil
-		}
-		parent := filepath.Dir(dir)
-		if parent == dir {
-			return "", errors.New("no checkout of sluice around the working directory; run this inside one")
-		}
-		dir = parent
-	}
 }
 
 func (t *Trial) logf(format string, args ...any) { fmt.Fprintf(t.log, format+"\n", args...) }

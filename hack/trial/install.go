@@ -1,0 +1,132 @@
+package trial
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/sluice-dev/sluice/internal/buildcache"
+)
+
+const (
+	// Release is the name of the Helm release.
+	Release = "sluice"
+	// SystemNamespace is where the operator runs.
+	SystemNamespace = "sluice-system"
+	// imagePrefixVariable names where the images are when the cluster is not the dev cluster.
+	imagePrefixVariable = "SLUICE_IMAGE_PREFIX"
+)
+
+// Up makes sure that there is a cluster with the product's images: the one of KUBECONFIG when that is set, else the dev
+// cluster, which it starts if need be. It is safe to call again.
+func Up(ctx context.Context, root string, log io.Writer) (*Trial, error) {
+	dev, err := output(ctx, root, "go", "run", "./hack/devcluster", "kubeconfig")
+	if err != nil {
+		return nil, err
+	}
+	kubeconfig := os.Getenv("KUBECONFIG")
+	foreign := kubeconfig != "" && kubeconfig != dev
+	if !foreign {
+		if err := run(ctx, root, log, "go", "run", "./hack/devcluster", "up"); err != nil {
+			return nil, err
+		}
+		kubeconfig = dev
+	}
+	t, err := Open(root, kubeconfig, log)
+	if err != nil {
+		return nil, err
+	}
+	if foreign {
+		prefix := os.Getenv(imagePrefixVariable)
+		if prefix == "" {
+			return nil, fmt.Errorf("the cluster of KUBECONFIG needs the images from a registry: push those of `make images` and set %s, for example %s=registry.example/sluice", imagePrefixVariable, imagePrefixVariable)
+		}
+		for name := range t.Images {
+			t.Images[name] = prefix + "/" + name + ":dev"
+		}
+		return t, nil
+	}
+	return t, t.loadImages(ctx)
+}
+
+// Down removes the dev cluster with all that is on it. The cluster of KUBECONFIG is never removed.
+func Down(ctx context.Context, root string, log io.Writer) error {
+	return run(ctx, root, log, "go", "run", "./hack/devcluster", "down")
+}
+
+func (t *Trial) loadImages(ctx context.Context) error {
+	dir := filepath.Join(t.Root, "dist", "images")
+	args := []string{"run", "./hack/images", "--out", dir}
+	for name := range t.Images {
+		args = append(args, name)
+	}
+	if err := run(ctx, t.Root, t.log, "go", args...); err != nil {
+		return err
+	}
+	for name := range t.Images {
+		if err := run(ctx, t.Root, t.log, "go", "run", "./hack/devcluster", "load-image", filepath.Join(dir, name+".tar")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Install installs or upgrades the chart and waits until the operator is ready. set are further --set arguments.
+func (t *Trial) Install(ctx context.Context, set ...string) error {
+	args := []string{"upgrade", "--install", Release, filepath.Join(t.Root, "charts", "sluice"),
+		"--namespace", SystemNamespace, "--create-namespace", "--wait", "--timeout", "3m"}
+	for _, pair := range append([]string{
+		"image.operator=" + t.Images["sluice-operator"],
+		"image.engine=" + t.Images["sluice-engine"],
+		"image.router=" + t.Images["sluice-router"],
+	}, set...) {
+		args = append(args, "--set", pair)
+	}
+	return t.helm(ctx, args...)
+}
+
+// Uninstall removes the release.
+func (t *Trial) Uninstall(ctx context.Context) error {
+	return t.helm(ctx, "uninstall", Release, "--namespace", SystemNamespace, "--wait", "--ignore-not-found")
+}
+
+func (t *Trial) helm(ctx context.Context, args ...string) error {
+	cache, err := buildcache.Open(t.log)
+	if err != nil {
+		return err
+	}
+	helm, err := cache.Path(ctx, "helm")
+	if err != nil {
+		return err
+	}
+	return run(ctx, t.Root, t.log, helm, append(args, "--kubeconfig", t.Kubeconfig)...)
+}
+
+// Kubectl runs kubectl and gives what it prints.
+func (t *Trial) Kubectl(ctx context.Context, args ...string) (string, error) {
+	cache, err := buildcache.Open(t.log)
+	if err != nil {
+		return "", err
+	}
+	kubectl, err := cache.Path(ctx, "kubectl")
+	if err != nil {
+		return "", err
+	}
+	return output(ctx, t.Root, kubectl, append(args, "--kubeconfig", t.Kubeconfig)...)
+}
+
+// output runs a program and gives its standard output without the last newline.
+func output(ctx context.Context, dir, name string, args ...string) (string, error) {
+	var stdout, stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	return strings.TrimRight(stdout.String(), "\n"), nil
+}

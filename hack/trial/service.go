@@ -1,0 +1,105 @@
+package trial
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/sluice-dev/sluice/api/v1alpha1"
+)
+
+// RouterName is the name of the router's Service and Deployment.
+func RouterName(service string) string { return service + "-router" }
+
+// UntilReady waits until a service's condition Ready is True for its present generation.
+func (t *Trial) UntilReady(ctx context.Context, namespace, name string, limit time.Duration) error {
+	return t.Until(ctx, limit, "InferenceService "+name+" to be ready", func(ctx context.Context) (string, bool, error) {
+		svc, err := t.Service(ctx, namespace, name)
+		if err != nil {
+			return "", false, err
+		}
+		ready := apimeta.FindStatusCondition(svc.Status.Conditions, v1alpha1.ConditionReady)
+		if ready == nil {
+			return "no condition yet", false, nil
+		}
+		return fmt.Sprintf("%s: %s", ready.Reason, ready.Message), ready.Status == "True" && ready.ObservedGeneration == svc.Generation, nil
+	})
+}
+
+// Scrape reads /metrics of every running engine of a service, in the order prefill, decode, unified and by name.
+func (t *Trial) Scrape(ctx context.Context, namespace, service string) ([]Exposition, error) {
+	pods, err := t.EnginePods(ctx, namespace, service, "")
+	if err != nil {
+		return nil, err
+	}
+	var expositions []Exposition
+	for _, engineType := range []string{"prefill", "decode", "unified"} {
+		for _, pod := range pods {
+			if pod.Labels[v1alpha1.LabelEngineType] != engineType || !podReady(&pod) {
+				continue
+			}
+			text, err := t.PodGet(ctx, &pod, "metrics")
+			if err != nil {
+				if gone := t.Client.Get(ctx, client.ObjectKeyFromObject(&pod), &pod); client.IgnoreNotFound(gone) == nil && gone != nil {
+					continue
+				}
+				return nil, fmt.Errorf("read the metrics of %s: %w", pod.Name, err)
+			}
+			e, err := ParseExposition(pod.Name, text)
+			if err != nil {
+				return nil, err
+			}
+			expositions = append(expositions, e)
+		}
+	}
+	return expositions, nil
+}
+
+func podReady(pod *corev1.Pod) bool {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue && pod.DeletionTimestamp == nil
+		}
+	}
+	return false
+}
+
+// Excerpt gives a line for every series of the named families: counters and gauges as they are, histograms as count and mean.
+func Excerpt(expositions []Exposition, names ...string) []string {
+	var lines []string
+	for _, name := range names {
+		for _, e := range expositions {
+			family := e.Families[name]
+			if family == nil {
+				continue
+			}
+			for _, m := range family.Metric {
+				var value string
+				switch {
+				case m.Counter != nil:
+					value = number(m.Counter.GetValue())
+				case m.Gauge != nil:
+					value = number(m.Gauge.GetValue())
+				case m.Histogram != nil && m.Histogram.GetSampleCount() > 0:
+					value = fmt.Sprintf("count %d, mean %s", m.Histogram.GetSampleCount(), number(m.Histogram.GetSampleSum()/float64(m.Histogram.GetSampleCount())))
+				default:
+					continue
+				}
+				var labels []string
+				for _, pair := range m.GetLabel() {
+					labels = append(labels, fmt.Sprintf("%s=%q", pair.GetName(), pair.GetValue()))
+				}
+				lines = append(lines, fmt.Sprintf("%s{%s} %s", name, strings.Join(labels, ","), value))
+			}
+		}
+	}
+	return lines
+}
+
+func number(v float64) string { return strconv.FormatFloat(v, 'g', 4, 64) }
