@@ -1,67 +1,216 @@
 package tokenizer
 
-import "errors"
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
+)
 
 // Tokenizer encodes and decodes text. It is immutable and safe for concurrent use.
-type Tokenizer struct{}
+type Tokenizer struct {
+	pieces  []string         // [vocabSize] bytes of each id; "" for ids that don't exist
+	special []bool           // [vocabSize]
+	known   []bool           // [vocabSize] ids that have an entry
+	ids     map[string]int32 // entries as written in the file, added tokens by content
+	bytes   map[string]int32 // byte-level entries by their bytes
 
-// Load reads dir/tokenizer.json and, when it is there, dir/tokenizer_config.json. An error names the file and the field.
-func Load(dir string) (*Tokenizer, error) { return nil, errors.New("load tokenizer " + dir) }
+	addedRaw        matcher // found before normalisation
+	addedNormalized matcher // found after it
+	nfc             bool
+	splitters       []splitter
+	bpe             bpe
+	prefix, suffix  []int32 // around a sequence
+
+	bos, eos string // texts of the tokens, "" when there is none
+	chat     *chatTemplate
+}
+
+// Load reads dir/tokenizer.json and, where they exist, dir/tokenizer_config.json and dir/chat_template.jinja. An error
+// names the file and the field.
+func Load(dir string) (*Tokenizer, error) {
+	path := filepath.Join(dir, "tokenizer.json")
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("load tokenizer: %w", err)
+	}
+	t, err := parse(data)
+	if err != nil {
+		return nil, fmt.Errorf("load tokenizer %s: %w", path, err)
+	}
+	if err := t.loadConfig(dir); err != nil {
+		return nil, fmt.Errorf("load tokenizer: %w", err)
+	}
+	return t, nil
+}
+
+// configFile is tokenizer_config.json as far as it is used.
+type configFile struct {
+	BOSToken     tokenText       `json:"bos_token"`
+	EOSToken     tokenText       `json:"eos_token"`
+	ChatTemplate json.RawMessage `json:"chat_template"`
+}
+
+// tokenText is a token written as a string, as {"content": "…"} or as null.
+type tokenText string
+
+func (s *tokenText) UnmarshalJSON(data []byte) error {
+	var text *string
+	if json.Unmarshal(data, &text) == nil {
+		if text != nil {
+			*s = tokenText(*text)
+		}
+		return nil
+	}
+	var object struct {
+		Content *string `json:"content"`
+	}
+	if err := json.Unmarshal(data, &object); err != nil || object.Content == nil {
+		return errors.New("must be a string, null or an object with content")
+	}
+	*s = tokenText(*object.Content)
+	return nil
+}
+
+func (t *Tokenizer) loadConfig(dir string) error {
+	source := defaultChatTemplate
+	path := filepath.Join(dir, "tokenizer_config.json")
+	data, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return err
+	default:
+		var c configFile
+		if err := json.Unmarshal(data, &c); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		t.bos, t.eos = string(c.BOSToken), string(c.EOSToken)
+		for field, text := range map[string]string{"bos_token": t.bos, "eos_token": t.eos} {
+			if _, ok := t.ids[text]; text != "" && !ok {
+				return fmt.Errorf("%s: %s: %q is not in tokenizer.json", path, field, text)
+			}
+		}
+		template, ok, err := pickTemplate(c.ChatTemplate)
+		if err != nil {
+			return fmt.Errorf("%s: chat_template: %w", path, err)
+		}
+		if ok {
+			source = template
+		}
+	}
+	own := filepath.Join(dir, "chat_template.jinja")
+	data, err = os.ReadFile(own)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return err
+	default:
+		source, path = string(data), own
+	}
+	t.chat, err = parseChatTemplate(source)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}
+
+// pickTemplate reads chat_template: a string, or a list of named ones, of which "default" is taken. ok is false when
+// there is none.
+func pickTemplate(raw json.RawMessage) (source string, ok bool, err error) {
+	if len(raw) == 0 || string(raw) == "null" {
+		return "", false, nil
+	}
+	if json.Unmarshal(raw, &source) == nil {
+		return source, true, nil
+	}
+	var named []struct{ Name, Template string }
+	if err := json.Unmarshal(raw, &named); err != nil {
+		return "", false, errors.New("is neither a string nor a list of named templates")
+	}
+	for _, n := range named {
+		if n.Name == "default" {
+			return n.Template, true, nil
+		}
+	}
+	return "", false, errors.New(`has no template named "default"`)
+}
 
 // Encode gives the token ids of text. Special tokens in the text are recognised. With addSpecial the ids that the
 // tokenizer puts around a sequence (BOS) are added.
-func (t *Tokenizer) Encode(text string, addSpecial bool) []int32 { return nil }
+func (t *Tokenizer) Encode(text string, addSpecial bool) []int32 {
+	ids := make([]int32, 0, len(text)/3+len(t.prefix)+len(t.suffix))
+	if addSpecial {
+		ids = append(ids, t.prefix...)
+	}
+	token := func(id int32) { ids = append(ids, id) }
+	word := func(piece string) { ids = t.bpe.appendWord(ids, piece) }
+	t.addedRaw.split(text, func(part string) {
+		if t.nfc {
+			part = norm.NFC.String(part)
+		}
+		t.addedNormalized.split(part, func(part string) {
+			if err := splitAll(t.splitters, part, word); err != nil {
+				// The matcher has no time limit, so only a fault of its own ends here; the bytes are still text.
+				panic(fmt.Sprintf("tokenizer: %v", err))
+			}
+		}, token)
+	}, token)
+	if addSpecial {
+		ids = append(ids, t.suffix...)
+	}
+	return ids
+}
 
-// Decode gives the text of ids; invalid bytes become U+FFFD. With skipSpecial special tokens have no text. Unknown ids
-// have no text.
-func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) string { return "" }
+// Decode gives the text of ids; each part that is not valid UTF-8 becomes U+FFFD. With skipSpecial special tokens have no
+// text. Ids that don't exist have no text.
+func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) string {
+	raw := make([]byte, 0, 4*len(ids))
+	for _, id := range ids {
+		raw = append(raw, t.piece(id, skipSpecial)...)
+	}
+	text, rest := appendText(make([]byte, 0, len(raw)), raw)
+	if len(rest) > 0 {
+		text = utf8.AppendRune(text, utf8.RuneError)
+	}
+	return string(text)
+}
 
-// EOS lists the ids that end a sequence, as far as the tokenizer's files know; may be empty.
-func (t *Tokenizer) EOS() []int32 { return nil }
+// piece gives the bytes of an id.
+func (t *Tokenizer) piece(id int32, skipSpecial bool) string {
+	if id < 0 || int(id) >= len(t.pieces) || skipSpecial && t.special[id] {
+		return ""
+	}
+	return t.pieces[id]
+}
+
+// EOS lists the ids that end a sequence, as far as tokenizer_config.json says; may be empty.
+func (t *Tokenizer) EOS() []int32 {
+	if id, ok := t.ids[t.eos]; ok && t.eos != "" {
+		return []int32{id}
+	}
+	return nil
+}
 
 // BOS is the id that begins a sequence. ok is false when there is none.
-func (t *Tokenizer) BOS() (id int32, ok bool) { return 0, false }
+func (t *Tokenizer) BOS() (id int32, ok bool) {
+	if t.bos == "" {
+		return 0, false
+	}
+	id, ok = t.ids[t.bos]
+	return id, ok
+}
+
+// ID gives the id of a token by its text: an added token's content, or an entry as the file writes it.
+func (t *Tokenizer) ID(token string) (id int32, ok bool) {
+	id, ok = t.ids[token]
+	return id, ok
+}
 
 // VocabSize is one more than the largest id.
-func (t *Tokenizer) VocabSize() int { return 0 }
-
-// Message is one turn of a chat, as the template sees it.
-type Message struct {
-	Role    string
-	Content string
-	// Extra holds further keys of the message (name, tool_calls…), visible to the template.
-	Extra map[string]any
-}
-
-// ApplyChatTemplate renders the conversation as the prompt that the model was trained on. With addGenerationPrompt the
-// header of the assistant's turn follows. extra are further variables of the template (tools, documents…). An error of
-// the template names its line. The result already holds the special tokens: encode it with addSpecial false.
-func (t *Tokenizer) ApplyChatTemplate(messages []Message, addGenerationPrompt bool, extra map[string]any) (string, error) {
-	return "", errors.New("apply chat template")
-}
-
-// Stream decodes incrementally: the concatenation of all its results is Decode of all ids. It belongs to one goroutine.
-type Stream struct{}
-
-// NewStream gives a decoder of one sequence.
-func (t *Tokenizer) NewStream(skipSpecial bool) *Stream { return &Stream{} }
-
-// Push takes the next ids and gives the text that is certain now. It never gives half a rune.
-func (s *Stream) Push(ids ...int32) string { return "" }
-
-// Flush gives what Push kept back, with U+FFFD for bytes that can't become a rune any more.
-func (s *Stream) Flush() string { return "" }
-
-// Seeded says what WriteSeeded wrote: the ids for config.json.
-type Seeded struct {
-	VocabSize   int // ids are in [0, VocabSize)
-	BOSTokenID  int32
-	EOSTokenIDs []int32 // <|end_of_text|> and <|im_end|>
-}
-
-// WriteSeeded trains byte-level BPE on an embedded text and writes dir/tokenizer.json and dir/tokenizer_config.json with
-// a chat template. The same vocabSize and seed give the same bytes. vocabSize is at least 260: all bytes and 4 special
-// tokens.
-func WriteSeeded(dir string, vocabSize int, seed uint64) (Seeded, error) {
-	return Seeded{}, errors.New("write tokenizer " + dir)
-}
+func (t *Tokenizer) VocabSize() int { return len(t.pieces) }
