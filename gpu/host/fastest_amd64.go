@@ -1,0 +1,4 @@
+package host
+
+// fastest gives the best kernels for this CPU.
+func fastest() kernels { return portable() }
