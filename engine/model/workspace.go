@@ -1,0 +1,76 @@
+package model
+
+import "github.com/sluice-dev/sluice/gpu"
+
+// workspace is the memory of a forward pass, kept between passes and grown by doubling.
+type workspace struct {
+	tokens, wanted int // for how many there is room
+
+	all views // of tokens and wanted rows
+}
+
+// views are a pass's tensors: the first seven have a row per token, the last two a row per wanted token.
+type views struct {
+	residual gpu.Tensor // [n, hidden]
+	normed   gpu.Tensor // [n, hidden]
+	update   gpu.Tensor // [n, hidden]: what a block adds to the residual
+	rope     gpu.Tensor // [n, headDim]
+	qkv      gpu.Tensor // [n, (heads + 2*kvHeads)*headDim]
+	mixed    gpu.Tensor // [n, heads*headDim]: attention's output
+	gateUp   gpu.Tensor // [n, 2*intermediate]
+	hidden   gpu.Tensor // [n, intermediate]
+
+	last   gpu.Tensor // [wanted, hidden]
+	logits gpu.Tensor // [wanted, vocab]
+}
+
+// grow makes room for a pass.
+func (w *workspace) grow(device gpu.Device, c Config, tokens, wanted int) error {
+	if tokens > w.tokens {
+		room := max(tokens, 2*w.tokens)
+		heads := c.NumHeads * c.HeadDim
+		for _, t := range []struct {
+			to    *gpu.Tensor
+			width int
+		}{
+			{&w.all.residual, c.HiddenSize}, {&w.all.normed, c.HiddenSize}, {&w.all.update, c.HiddenSize},
+			{&w.all.rope, c.HeadDim}, {&w.all.qkv, heads + 2*c.NumKVHeads*c.HeadDim}, {&w.all.mixed, heads},
+			{&w.all.gateUp, 2 * c.IntermediateSize}, {&w.all.hidden, c.IntermediateSize},
+		} {
+			if err := allocate(device, t.to, room, t.width); err != nil {
+				return err
+			}
+		}
+		w.tokens = room
+	}
+	if wanted > w.wanted {
+		room := max(wanted, 2*w.wanted)
+		if err := allocate(device, &w.all.last, room, c.HiddenSize); err != nil {
+			return err
+		}
+		if err := allocate(device, &w.all.logits, room, c.VocabSize); err != nil {
+			return err
+		}
+		w.wanted = room
+	}
+	return nil
+}
+
+func allocate(device gpu.Device, to *gpu.Tensor, rows, cols int) error {
+	buffer, err := device.Alloc(gpu.F32, rows*cols)
+	if err != nil {
+		return err
+	}
+	*to = gpu.View(buffer, rows, cols)
+	return nil
+}
+
+// views gives the tensors of a pass over n tokens.
+func (w *workspace) views(n, wanted int) views {
+	v := w.all
+	for _, t := range []*gpu.Tensor{&v.residual, &v.normed, &v.update, &v.rope, &v.qkv, &v.mixed, &v.gateUp, &v.hidden} {
+		t.Rows = n
+	}
+	v.last.Rows, v.logits.Rows = wanted, wanted
+	return v
+}
