@@ -1,0 +1,161 @@
+package runner
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/sluice-dev/sluice/engine/model"
+	"github.com/sluice-dev/sluice/engine/sampling"
+	"github.com/sluice-dev/sluice/gpu"
+	"github.com/sluice-dev/sluice/gpu/host"
+)
+
+// Config says what to run and with how much memory.
+type Config struct {
+	ModelDir string
+	PageSize int // tokens, >= 1
+
+	// MaxTotalTokens is the capacity of the KV pages, rounded down to whole pages. 0 derives it from MemFraction.
+	MaxTotalTokens int
+	// MemFraction is the part of the device's free memory, found at start, that weights and KV may take together when
+	// MaxTotalTokens is 0. 0 means DefaultMemFraction.
+	MemFraction float64
+
+	Threads int // of the host device, 0: one per CPU; ignored when Device is set
+
+	// Device is where to run; nil makes a host device that the Runner closes. A device that is passed stays the caller's.
+	Device gpu.Device
+}
+
+// DefaultMemFraction leaves room for the API process and for other pods of the machine.
+const DefaultMemFraction = 0.5
+
+// Info is what a Runner knows about itself once it is made.
+type Info struct {
+	NumLayers         int
+	PageBytesPerLayer int
+	PageSize          int // tokens
+	MaxTotalTokens    int // capacity, a multiple of PageSize
+	ContextLength     int // tokens
+	VocabSize         int
+	EOSTokenIDs       []int32 // ascending
+	WeightBytes       int64
+	KVBytes           int64 // of all layers
+	DType             string
+	Device            gpu.Info
+}
+
+// Runner implements scheduler.Executor.
+type Runner struct {
+	device    gpu.Device
+	ownDevice bool
+	model     *model.Llama
+	info      Info
+	pages     *PageStore
+	sampler   sampling.Sampler
+	checker   checker
+	step      step
+	logits    []float32 // [wanted, vocab], the last step's
+}
+
+// New loads the model and allocates the pages.
+func New(cfg Config) (*Runner, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, fmt.Errorf("runner config: %w", err)
+	}
+	r := &Runner{device: cfg.Device}
+	if r.device == nil {
+		device, err := host.New(host.Config{Threads: cfg.Threads})
+		if err != nil {
+			return nil, fmt.Errorf("start device: %w", err)
+		}
+		r.device, r.ownDevice = device, true
+	}
+	if err := r.load(cfg); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
+}
+
+func (c Config) validate() error {
+	if c.PageSize < 1 || c.PageSize > 1<<16 {
+		return fmt.Errorf("page size is %d: want 1 to %d tokens", c.PageSize, 1<<16)
+	}
+	if c.MaxTotalTokens < 0 || (c.MaxTotalTokens > 0 && c.MaxTotalTokens < c.PageSize) {
+		return fmt.Errorf("max total tokens is %d: want 0 (from memory) or at least a page of %d", c.MaxTotalTokens, c.PageSize)
+	}
+	if !(c.MemFraction >= 0 && c.MemFraction <= 1) {
+		return fmt.Errorf("memory fraction is %g: want 0 (the default, %g) to 1", c.MemFraction, DefaultMemFraction)
+	}
+	return nil
+}
+
+func (r *Runner) load(cfg Config) error {
+	freeBytes := r.device.Info().MemoryFreeBytes // before the weights
+	m, err := model.Load(cfg.ModelDir, r.device)
+	if err != nil {
+		return err
+	}
+	r.model = m
+	c := m.Config()
+	r.info = Info{
+		NumLayers:         c.NumLayers,
+		PageBytesPerLayer: 4 * 2 * cfg.PageSize * c.NumKVHeads * c.HeadDim,
+		PageSize:          cfg.PageSize,
+		ContextLength:     c.ContextLength,
+		VocabSize:         c.VocabSize,
+		EOSTokenIDs:       c.EOSTokenIDs,
+		WeightBytes:       m.WeightBytes(),
+		DType:             "float32",
+		Device:            r.device.Info(),
+	}
+	pages, err := cfg.pages(r.info, freeBytes)
+	if err != nil {
+		return err
+	}
+	r.info.MaxTotalTokens = pages * cfg.PageSize
+	r.info.KVBytes = int64(pages) * int64(r.info.PageBytesPerLayer) * int64(c.NumLayers)
+	r.pages, err = newPageStore(r.device, r.info, pages)
+	return err
+}
+
+// derivedContexts caps a derived capacity at this many full contexts. More would only be cold prefixes, in memory that
+// the machine's other pods can use.
+const derivedContexts = 32
+
+// pages gives the number of pages to allocate. Derived: what is left of the memory fraction after the weights, at most
+// derivedContexts full contexts.
+func (c Config) pages(info Info, freeBytes int64) (int, error) {
+	if c.MaxTotalTokens > 0 {
+		return c.MaxTotalTokens / c.PageSize, nil
+	}
+	most := (derivedContexts*info.ContextLength + c.PageSize - 1) / c.PageSize
+	if freeBytes <= 0 { // the device can't tell
+		return most, nil
+	}
+	fraction := c.MemFraction
+	if fraction == 0 {
+		fraction = DefaultMemFraction
+	}
+	budget := int64(fraction*float64(freeBytes)) - info.WeightBytes
+	pageBytes := int64(info.PageBytesPerLayer) * int64(info.NumLayers)
+	if budget < pageBytes {
+		return 0, fmt.Errorf("no memory for KV: %g of %d free bytes, less %d of weights, is under one page of %d bytes: "+
+			"raise the memory fraction or set max total tokens", fraction, freeBytes, info.WeightBytes, pageBytes)
+	}
+	return int(min(int64(most), budget/pageBytes)), nil
+}
+
+// Info gives the facts of model and memory.
+func (r *Runner) Info() Info { return r.info }
+
+// Pages gives the KV pages for transfers.
+func (r *Runner) Pages() *PageStore { return r.pages }
+
+// Close frees the device if New made it. No call may follow or be under way, transfers of pages included.
+func (r *Runner) Close() error {
+	if !r.ownDevice {
+		return nil
+	}
+	return r.device.Close()
+}
