@@ -1,0 +1,227 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sluice-dev/sluice/api/v1alpha1"
+)
+
+// ReplicaPhase is what the pods of a replica say, apart from whether it is meant to go.
+type ReplicaPhase int
+
+const (
+	// ReplicaStarting: every pod waits, is pulled or loads the model; the replica never served.
+	ReplicaStarting ReplicaPhase = iota
+	// ReplicaReady: every pod is there and ready; the replica serves.
+	ReplicaReady
+	// ReplicaUnready: the replica started, and some pod is not ready now. It may hold requests.
+	ReplicaUnready
+	// ReplicaFailed: a pod has ended, or one is missing from a replica that had started. It never serves again.
+	ReplicaFailed
+)
+
+// String names the phase for reasons and tests.
+func (p ReplicaPhase) String() string {
+	switch p {
+	case ReplicaStarting:
+		return "starting"
+	case ReplicaReady:
+		return "ready"
+	case ReplicaUnready:
+		return "not ready"
+	case ReplicaFailed:
+		return "failed"
+	default:
+		return "ReplicaPhase(" + strconv.Itoa(int(p)) + ")"
+	}
+}
+
+// Replica is one replica of a pool as it is. Exactly the replicas with at least one pod exist.
+type Replica struct {
+	Ordinal  int32
+	Revision string
+	Phase    ReplicaPhase
+
+	// DrainStart is when admission stopped; zero when the replica is not draining.
+	DrainStart time.Time
+	// Deleting: some pod has a deletion time; there is no way back.
+	Deleting bool
+	// Remaining counts the pods without a deletion time.
+	Remaining int32
+	// Missing pods, by node rank, of a replica that is starting.
+	Missing []int32
+
+	// Outstanding requests in the batch and in every queue, when OutstandingKnown.
+	Outstanding      int64
+	OutstandingKnown bool
+	// Drained: nothing was running or queued when last seen, long enough after DrainStart.
+	Drained bool
+
+	// Restarts counts failures in a row before this replica's pods were made.
+	Restarts int32
+	// FailedAt, Ran and Failure tell of a failed replica when it failed, how long it had run, and why. Ended means that
+	// all of its pods have ended.
+	FailedAt time.Time
+	Ran      time.Duration
+	Failure  string
+	Ended    bool
+}
+
+// Draining says whether the replica takes no new requests but may still be brought back.
+func (r Replica) Draining() bool { return !r.DrainStart.IsZero() && !r.Deleting }
+
+// Active says whether the replica is meant to stay.
+func (r Replica) Active() bool { return r.DrainStart.IsZero() && !r.Deleting }
+
+// Serving says whether the replica takes new requests now.
+func (r Replica) Serving() bool { return r.Active() && r.Phase == ReplicaReady }
+
+// Load is what the newest samples say of the leader of a replica.
+type Load struct {
+	Outstanding int64
+	Known       bool
+	Drained     bool
+}
+
+// DrainStart reads when admission to a pod stopped; zero when it is not draining. An annotation that is no time counts
+// from when the pod was made, so that its deadline is never in the future for ever.
+func DrainStart(pod *corev1.Pod) time.Time {
+	text, ok := pod.Annotations[v1alpha1.AnnotationDraining]
+	if !ok {
+		return time.Time{}
+	}
+	start, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return pod.CreationTimestamp.Time
+	}
+	return start
+}
+
+// Replicas groups the pods of a pool into replicas, ascending by ordinal. nodes is how many pods a replica has; load
+// gives the load of a leader pod by its name. Pods without a valid replica label are left out.
+func Replicas(pods []*corev1.Pod, nodes int32, load func(pod string) Load) []Replica {
+	groups := map[int32][]*corev1.Pod{}
+	for _, pod := range pods {
+		ordinal, err := strconv.ParseInt(pod.Labels[v1alpha1.LabelReplica], 10, 32)
+		if err != nil || ordinal < 0 {
+			continue
+		}
+		groups[int32(ordinal)] = append(groups[int32(ordinal)], pod)
+	}
+	replicas := make([]Replica, 0, len(groups))
+	for ordinal, group := range groups {
+		replicas = append(replicas, newReplica(ordinal, group, nodes, load))
+	}
+	slices.SortFunc(replicas, func(a, b Replica) int { return cmp.Compare(a.Ordinal, b.Ordinal) })
+	return replicas
+}
+
+func newReplica(ordinal int32, pods []*corev1.Pod, nodes int32, load func(string) Load) Replica {
+	slices.SortFunc(pods, func(a, b *corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
+	replica := Replica{Ordinal: ordinal, Revision: pods[0].Labels[v1alpha1.LabelRevision]}
+	present := map[string]bool{}
+	ready, started, ended := 0, 0, 0
+	for _, pod := range pods {
+		present[pod.Labels[v1alpha1.LabelNodeRank]] = true
+		replica.Restarts = max(replica.Restarts, PodRestarts(pod))
+		if start := DrainStart(pod); replica.DrainStart.IsZero() || (!start.IsZero() && start.Before(replica.DrainStart)) {
+			replica.DrainStart = start
+		}
+		if pod.DeletionTimestamp != nil {
+			replica.Deleting = true
+		} else {
+			replica.Remaining++
+		}
+		if pod.Labels[v1alpha1.LabelNodeRank] == "0" {
+			l := load(pod.Name)
+			replica.Outstanding, replica.OutstandingKnown, replica.Drained = l.Outstanding, l.Known, l.Drained
+		}
+		switch {
+		case hasEnded(pod):
+			ended++
+			if replica.Failure == "" {
+				replica.FailedAt, replica.Ran, replica.Failure = describeEnd(pod)
+			}
+		case isReady(pod):
+			ready++
+			started++
+		case hasStarted(pod):
+			started++
+		}
+	}
+	for node := range nodes {
+		if !present[decimal(node)] {
+			replica.Missing = append(replica.Missing, node)
+		}
+	}
+	replica.Ended = ended == len(pods)
+	switch {
+	case ended > 0:
+		replica.Phase = ReplicaFailed
+	case len(replica.Missing) > 0 && started > 0:
+		replica.Phase = ReplicaFailed
+		replica.Failure = fmt.Sprintf("%d of %d pods are gone", len(replica.Missing), nodes)
+		replica.FailedAt = pods[0].CreationTimestamp.Time
+	case len(replica.Missing) == 0 && ready == len(pods):
+		replica.Phase = ReplicaReady
+	case started > 0:
+		replica.Phase = ReplicaUnready
+	default:
+		replica.Phase = ReplicaStarting
+	}
+	if replica.Phase != ReplicaStarting {
+		replica.Missing = nil
+	}
+	return replica
+}
+
+func isReady(pod *corev1.Pod) bool {
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodReady {
+			return condition.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// hasStarted says whether the engine's start-up probe has passed: the engine listens, so it may have got requests.
+func hasStarted(pod *corev1.Pod) bool {
+	for _, status := range pod.Status.ContainerStatuses {
+		if status.Name == EngineContainer {
+			return status.Started != nil && *status.Started
+		}
+	}
+	return false
+}
+
+func hasEnded(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
+}
+
+// describeEnd tells when a pod ended, how long its engine had run, and why.
+func describeEnd(pod *corev1.Pod) (at time.Time, ran time.Duration, why string) {
+	at = pod.CreationTimestamp.Time
+	why = fmt.Sprintf("pod %s is %s", pod.Name, pod.Status.Phase)
+	if pod.Status.Reason != "" {
+		why += ": " + pod.Status.Reason
+	}
+	for _, status := range pod.Status.ContainerStatuses {
+		end := status.State.Terminated
+		if status.Name != EngineContainer || end == nil {
+			continue
+		}
+		at = end.FinishedAt.Time
+		ran = end.FinishedAt.Sub(end.StartedAt.Time)
+		why = fmt.Sprintf("engine of pod %s ended with code %d", pod.Name, end.ExitCode)
+		if end.Reason != "" {
+			why += " (" + end.Reason + ")"
+		}
+	}
+	return at, ran, why
+}

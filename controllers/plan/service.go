@@ -1,0 +1,329 @@
+package plan
+
+import (
+	"fmt"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/sluice-dev/sluice/api/v1alpha1"
+)
+
+// RouterContainer is the name of the router's container and of its port.
+const (
+	RouterContainer = "router"
+	routerPortName  = "http"
+)
+
+// RouterDefaults is what the operator was started with.
+type RouterDefaults struct {
+	// Image of the router for services that name none.
+	Image string
+}
+
+// Router is everything that a service's router consists of.
+type Router struct {
+	ServiceAccount *corev1.ServiceAccount
+	Role           *rbacv1.Role
+	RoleBinding    *rbacv1.RoleBinding
+	Deployment     *appsv1.Deployment
+	Service        *corev1.Service
+}
+
+// Tenant is who owns the service: spec.tenant, by default the namespace.
+func Tenant(service *v1alpha1.InferenceService) string {
+	if service.Spec.Tenant != "" {
+		return service.Spec.Tenant
+	}
+	return service.Namespace
+}
+
+// URL is where clients in the cluster reach the service.
+func URL(service *v1alpha1.InferenceService) string {
+	return fmt.Sprintf("http://%s.%s.svc:%d", RouterName(service.Name), service.Namespace, routerPort(service))
+}
+
+// HasPrefill says whether the service hands KV pages from engine to engine, so that its engines need a shared secret.
+func HasPrefill(service *v1alpha1.InferenceService) bool {
+	for _, pool := range service.Spec.Pools {
+		if pool.Role == v1alpha1.RolePrefill {
+			return true
+		}
+	}
+	return false
+}
+
+// EnginePools renders the pools of a service, in the order of spec.pools.
+func EnginePools(service *v1alpha1.InferenceService) []*v1alpha1.EnginePool {
+	pools := make([]*v1alpha1.EnginePool, 0, len(service.Spec.Pools))
+	for _, pool := range service.Spec.Pools {
+		spec := v1alpha1.EnginePoolSpec{
+			Service:     service.Name,
+			Pool:        pool.Name,
+			Role:        pool.Role,
+			Tenant:      Tenant(service),
+			Replicas:    new(startReplicas(pool)),
+			Model:       service.Spec.Model,
+			Engine:      *service.Spec.Engine.DeepCopy(),
+			EngineShape: *pool.EngineShape.DeepCopy(),
+			Autoscaling: pool.Autoscaling.DeepCopy(),
+		}
+		pools = append(pools, &v1alpha1.EnginePool{
+			ObjectMeta: metav1.ObjectMeta{
+				Name:            PoolName(service.Name, pool.Name),
+				Namespace:       service.Namespace,
+				Labels:          PoolLabels(spec),
+				OwnerReferences: ownedByService(service),
+			},
+			Spec: spec,
+		})
+	}
+	return pools
+}
+
+// startReplicas is what a new pool starts with. With autoscaling it lies within its bounds.
+func startReplicas(pool v1alpha1.PoolSpec) int32 {
+	replicas := int32(1)
+	if pool.Replicas != nil {
+		replicas = *pool.Replicas
+	}
+	if scaling := pool.Autoscaling; scaling != nil {
+		replicas = min(max(replicas, scaling.MinReplicas), scaling.MaxReplicas)
+	}
+	return replicas
+}
+
+// UpdatePool makes live what want says and tells whether that changed it. Where the pool is scaled automatically, the
+// live number of replicas stays: it belongs to the autoscaler.
+func UpdatePool(live, want *v1alpha1.EnginePool) (changed bool) {
+	spec := want.Spec.DeepCopy()
+	if want.Spec.Autoscaling != nil {
+		spec.Replicas = live.Spec.Replicas
+	}
+	if !equality.Semantic.DeepEqual(live.Spec, *spec) {
+		live.Spec = *spec
+		changed = true
+	}
+	for key, value := range want.Labels {
+		if live.Labels[key] != value {
+			if live.Labels == nil {
+				live.Labels = map[string]string{}
+			}
+			live.Labels[key] = value
+			changed = true
+		}
+	}
+	return changed
+}
+
+// RetirePool makes a pool that its service lists no more ask for no replica, and tells whether that changed it.
+func RetirePool(live *v1alpha1.EnginePool) (changed bool) {
+	if live.Spec.Autoscaling != nil || live.Spec.Replicas == nil || *live.Spec.Replicas != 0 {
+		live.Spec.Autoscaling = nil
+		live.Spec.Replicas = new(int32(0))
+		return true
+	}
+	return false
+}
+
+// IsEmpty says whether the pool's controller has seen its newest spec and no replica is left.
+func IsEmpty(pool *v1alpha1.EnginePool) bool {
+	return pool.Status.ObservedGeneration == pool.Generation && pool.Status.Replicas == 0
+}
+
+// HeadlessService gives the pods of a pool their DNS names and the monitors their endpoints, ready or not.
+func HeadlessService(pool *v1alpha1.EnginePool) *corev1.Service {
+	ports := make([]corev1.ServicePort, 0, 2)
+	for _, port := range enginePorts(pool.Spec.Role) {
+		ports = append(ports, corev1.ServicePort{Name: port.Name, Port: port.ContainerPort, TargetPort: intstr.FromString(port.Name), Protocol: port.Protocol})
+	}
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:            pool.Name,
+			Namespace:       pool.Namespace,
+			Labels:          PoolLabels(pool.Spec),
+			OwnerReferences: OwnedByPool(pool),
+		},
+		Spec: corev1.ServiceSpec{
+			Type:                     corev1.ServiceTypeClusterIP,
+			ClusterIP:                corev1.ClusterIPNone,
+			Selector:                 EngineSelector(pool.Spec),
+			PublishNotReadyAddresses: true,
+			Ports:                    ports,
+		},
+	}
+}
+
+// Secret renders the PD Secret of a service around a value that the caller made.
+func Secret(service *v1alpha1.InferenceService, value string) *corev1.Secret {
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:            SecretName(service.Name),
+			Namespace:       service.Namespace,
+			Labels:          serviceLabels(service, v1alpha1.ComponentEngine),
+			OwnerReferences: ownedByService(service),
+		},
+		Type:       corev1.SecretTypeOpaque,
+		StringData: map[string]string{SecretKey: value},
+	}
+}
+
+// NewRouter renders the router of a service.
+func NewRouter(service *v1alpha1.InferenceService, defaults RouterDefaults) Router {
+	meta := metav1.ObjectMeta{
+		Name:            RouterName(service.Name),
+		Namespace:       service.Namespace,
+		Labels:          serviceLabels(service, v1alpha1.ComponentRouter),
+		OwnerReferences: ownedByService(service),
+	}
+	selector := map[string]string{
+		v1alpha1.LabelService:   service.Name,
+		v1alpha1.LabelComponent: v1alpha1.ComponentRouter,
+	}
+	spec := service.Spec.Router
+	return Router{
+		ServiceAccount: &corev1.ServiceAccount{ObjectMeta: *meta.DeepCopy()},
+		Role: &rbacv1.Role{
+			ObjectMeta: *meta.DeepCopy(),
+			Rules:      []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get", "list", "watch"}}},
+		},
+		RoleBinding: &rbacv1.RoleBinding{
+			ObjectMeta: *meta.DeepCopy(),
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: meta.Name},
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: meta.Name, Namespace: meta.Namespace}},
+		},
+		Deployment: &appsv1.Deployment{
+			ObjectMeta: *meta.DeepCopy(),
+			Spec: appsv1.DeploymentSpec{
+				Replicas: new(routerReplicas(service)),
+				Selector: &metav1.LabelSelector{MatchLabels: selector},
+				Strategy: appsv1.DeploymentStrategy{
+					Type: appsv1.RollingUpdateDeploymentStrategyType,
+					RollingUpdate: &appsv1.RollingUpdateDeployment{
+						MaxUnavailable: new(intstr.FromInt32(0)),
+						MaxSurge:       new(intstr.FromInt32(1)),
+					},
+				},
+				Template: corev1.PodTemplateSpec{
+					ObjectMeta: metav1.ObjectMeta{Labels: serviceLabels(service, v1alpha1.ComponentRouter)},
+					Spec:       routerPod(service, defaults),
+				},
+			},
+		},
+		Service: &corev1.Service{
+			ObjectMeta: *meta.DeepCopy(),
+			Spec: corev1.ServiceSpec{
+				Type:     serviceType(spec.Service.Type),
+				Selector: selector,
+				Ports: []corev1.ServicePort{{
+					Name: routerPortName, Port: routerPort(service), TargetPort: intstr.FromString(routerPortName), Protocol: corev1.ProtocolTCP,
+				}},
+			},
+		},
+	}
+}
+
+func routerPod(service *v1alpha1.InferenceService, defaults RouterDefaults) corev1.PodSpec {
+	spec := service.Spec.Router
+	image := defaults.Image
+	if spec.Image != "" {
+		image = spec.Image
+	}
+	probe := func(periodSeconds, failures int32, handler corev1.ProbeHandler) *corev1.Probe {
+		return &corev1.Probe{ProbeHandler: handler, PeriodSeconds: periodSeconds, TimeoutSeconds: 5, FailureThreshold: failures}
+	}
+	return corev1.PodSpec{
+		ServiceAccountName: RouterName(service.Name),
+		EnableServiceLinks: new(false),
+		SecurityContext:    podSecurity(),
+		// A router that ends lets its streams finish.
+		TerminationGracePeriodSeconds: new(int64(routerDrainSeconds(service)) + graceMarginSeconds),
+		Containers: []corev1.Container{{
+			Name:            RouterContainer,
+			Image:           image,
+			ImagePullPolicy: service.Spec.Engine.ImagePullPolicy,
+			Args: []string{
+				"--host", "0.0.0.0",
+				"--port", decimal(v1alpha1.DefaultRouterPort),
+				"--service", service.Name,
+				"--namespace", service.Namespace,
+				"--policy", policyFlag(spec.Policy),
+				"--drain-timeout", decimal(routerDrainSeconds(service)) + "s",
+			},
+			Ports:     []corev1.ContainerPort{{Name: routerPortName, ContainerPort: v1alpha1.DefaultRouterPort, Protocol: corev1.ProtocolTCP}},
+			Resources: *spec.Resources.DeepCopy(),
+			ReadinessProbe: probe(2, 2, corev1.ProbeHandler{
+				HTTPGet: &corev1.HTTPGetAction{Path: "/ready", Port: intstr.FromString(routerPortName)},
+			}),
+			LivenessProbe: probe(20, 6, corev1.ProbeHandler{
+				TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromString(routerPortName)},
+			}),
+			SecurityContext: containerSecurity(),
+		}},
+	}
+}
+
+// routerDrainSeconds is as long as the slowest pool may take.
+func routerDrainSeconds(service *v1alpha1.InferenceService) int32 {
+	seconds := int32(0)
+	for _, pool := range service.Spec.Pools {
+		seconds = max(seconds, DrainSeconds(v1alpha1.EnginePoolSpec{EngineShape: pool.EngineShape}))
+	}
+	return seconds
+}
+
+func policyFlag(policy v1alpha1.RouterPolicy) string {
+	if policy == v1alpha1.PolicyRoundRobin {
+		return "round-robin"
+	}
+	return "least-load"
+}
+
+func routerReplicas(service *v1alpha1.InferenceService) int32 {
+	if service.Spec.Router.Replicas != nil {
+		return *service.Spec.Router.Replicas
+	}
+	return 1
+}
+
+func routerPort(service *v1alpha1.InferenceService) int32 {
+	if port := service.Spec.Router.Service.Port; port != 0 {
+		return port
+	}
+	return v1alpha1.DefaultRouterPort
+}
+
+func serviceType(of corev1.ServiceType) corev1.ServiceType {
+	if of == "" {
+		return corev1.ServiceTypeClusterIP
+	}
+	return of
+}
+
+// serviceLabels are on everything that belongs to a service and to none of its pools.
+func serviceLabels(service *v1alpha1.InferenceService, component string) map[string]string {
+	return map[string]string{
+		v1alpha1.LabelService:          service.Name,
+		v1alpha1.LabelTenant:           LabelValue(Tenant(service)),
+		v1alpha1.LabelComponent:        component,
+		"app.kubernetes.io/name":       "sluice-" + component,
+		"app.kubernetes.io/instance":   strings.Join([]string{service.Name, component}, "-"),
+		"app.kubernetes.io/component":  component,
+		"app.kubernetes.io/part-of":    service.Name,
+		"app.kubernetes.io/managed-by": "sluice-operator",
+	}
+}
+
+func ownedByService(service *v1alpha1.InferenceService) []metav1.OwnerReference {
+	return []metav1.OwnerReference{*metav1.NewControllerRef(service, v1alpha1.GroupVersion.WithKind("InferenceService"))}
+}
+
+// OwnedByPool is the owner of everything that exists once a pool and of its pods.
+func OwnedByPool(pool *v1alpha1.EnginePool) []metav1.OwnerReference {
+	return []metav1.OwnerReference{*metav1.NewControllerRef(pool, v1alpha1.GroupVersion.WithKind("EnginePool"))}
+}
