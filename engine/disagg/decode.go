@@ -1,0 +1,91 @@
+package disagg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+
+	"github.com/sluice-dev/sluice/engine/request"
+)
+
+// Decode is the decode rank's end: it fetches prompts' KV from prefill ranks.
+type Decode struct {
+	cfg         Config
+	layout      Layout
+	pages       Pages
+	incarnation string
+	client      *http.Client
+	dialer      net.Dialer
+	wg          sync.WaitGroup
+
+	mu     sync.Mutex
+	closed bool
+	live   map[*Receiver]struct{} // opened and not settled
+}
+
+// NewDecode makes the decode rank's end. Close ends it.
+func NewDecode(cfg Config, layout Layout, pages Pages) (*Decode, error) {
+	if err := layout.validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	return &Decode{
+		cfg: cfg, layout: layout, pages: pages, incarnation: randomHex(),
+		client: &http.Client{
+			Timeout:   cfg.RouteTimeout,
+			Transport: &http.Transport{MaxIdleConnsPerHost: 8, IdleConnTimeout: cfg.IdleTimeout},
+		},
+		dialer: net.Dialer{Timeout: cfg.HandshakeTimeout, KeepAliveConfig: keepAlive},
+		live:   map[*Receiver]struct{}{},
+	}, nil
+}
+
+// Open starts to fetch the KV of a prompt of promptTokens tokens. The room's prefill rank may open the room before or
+// after.
+func (d *Decode) Open(b request.Bootstrap, promptTokens int) (*Receiver, error) {
+	switch {
+	case promptTokens < 1:
+		return nil, fmt.Errorf("open room %d: the prompt has %d tokens, want at least 1", b.Room, promptTokens)
+	case b.Host == "":
+		return nil, fmt.Errorf("open room %d: bootstrap_host is empty: the router must name the prefill engine", b.Room)
+	case b.Port < 1 || b.Port > 65535:
+		return nil, fmt.Errorf("open room %d: bootstrap_port is %d, want 1 to 65535", b.Room, b.Port)
+	}
+	ctx, cancel := context.WithTimeoutCause(context.Background(), d.cfg.BootstrapTimeout, errBootstrapTimeout)
+	r := &Receiver{session: newSession(&d.cfg, b.Room), d: d, promptTokens: promptTokens, ctx: ctx, cancel: cancel}
+	r.server = net.JoinHostPort(b.Host, strconv.Itoa(b.Port))
+	r.got = newGrid(d.layout.Layers, d.layout.NumPages(promptTokens))
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		cancel()
+		return nil, fmt.Errorf("open room %d: the decode rank is closed", b.Room)
+	}
+	d.live[r] = struct{}{}
+	d.wg.Add(1)
+	go r.run()
+	return r, nil
+}
+
+func (d *Decode) forget(r *Receiver) {
+	d.mu.Lock()
+	delete(d.live, r)
+	d.mu.Unlock()
+}
+
+// Close fails all rooms and waits until they are settled.
+func (d *Decode) Close() error {
+	d.mu.Lock()
+	d.closed = true
+	for r := range d.live {
+		r.Abort(errors.New("the decode rank is closing"))
+	}
+	d.mu.Unlock()
+	d.wg.Wait()
+	d.client.CloseIdleConnections()
+	return nil
+}

@@ -1,0 +1,234 @@
+package disagg
+
+import (
+	"bytes"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// The handshake, in the order of the frames:
+//
+//	hello      version, decode's nonce, whether it has a secret
+//	challenge  version, prefill's nonce and incarnation, whether it has a secret
+//	join       HMAC("decode", hello, challenge, join), then room, prompt tokens, layout, decode's incarnation
+//	proof      HMAC("prefill", hello, challenge, join)
+//
+// The two labels keep a proof from being reflected; the nonces keep it from being replayed; the lengths in front of
+// each part keep two different handshakes from having the same bytes. Without a secret the HMAC's key is empty.
+const protocolVersion = 1
+
+type hello struct {
+	Version   int    `json:"version"`
+	Nonce     string `json:"nonce"` // 16 bytes, hex
+	HasSecret bool   `json:"has_secret"`
+}
+
+type challenge struct {
+	Version     int    `json:"version"`
+	Nonce       string `json:"nonce"`
+	Incarnation string `json:"incarnation"` // of the prefill rank, as registered
+	HasSecret   bool   `json:"has_secret"`
+}
+
+type join struct {
+	Room         int64  `json:"room"`
+	PromptTokens int    `json:"prompt_tokens"`
+	Layout       Layout `json:"layout"`
+	Incarnation  string `json:"incarnation"` // of the decode rank
+}
+
+// randomHex gives 16 random bytes as hex: nonces and incarnations.
+func randomHex() string {
+	var b [16]byte
+	rand.Read(b[:]) //nolint:errcheck // never fails, it ends the process instead
+	return hex.EncodeToString(b[:])
+}
+
+// proof is the HMAC of one side over what was said so far.
+func proof(secret []byte, side string, said ...[]byte) []byte {
+	mac := hmac.New(sha256.New, secret)
+	var n [8]byte
+	for _, part := range append([][]byte{[]byte("sluice kv hand-over 1 " + side)}, said...) {
+		binary.BigEndian.PutUint64(n[:], uint64(len(part)))
+		mac.Write(n[:])
+		mac.Write(part)
+	}
+	return mac.Sum(nil)
+}
+
+func mustJSON(v any) []byte {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // plain structs of strings and integers
+	}
+	return b
+}
+
+// parseMessage reads one JSON message of the handshake strictly.
+func parseMessage(typ frameType, b []byte, v any) error {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(v); err != nil {
+		return &fault{reason: ReasonProtocol, err: fmt.Errorf("%v message: %w", typ, err)}
+	}
+	if d.More() {
+		return faultf(ReasonProtocol, "%v message: more than one JSON value", typ)
+	}
+	return nil
+}
+
+func checkVersion(side string, v int) error {
+	if v != protocolVersion {
+		return faultf(ReasonMismatch, "protocol version differs: the %s rank speaks %d, this rank %d; run the same release on both pools", side, v, protocolVersion)
+	}
+	return nil
+}
+
+func checkNonce(n string) error {
+	if b, err := hex.DecodeString(n); err != nil || len(b) != 16 {
+		return faultf(ReasonProtocol, "nonce: want 16 bytes in hex")
+	}
+	return nil
+}
+
+// checkSecrets compares whether the sides have a secret at all, which gives a better message than a failed proof.
+func checkSecrets(prefillHas, decodeHas bool) error {
+	const remedy = "give both engines the same --disaggregation-secret-file or SLUICE_PD_SECRET"
+	if prefillHas && !decodeHas {
+		return faultf(ReasonAuth, "the prefill engine has a secret, the decode engine has none: %s", remedy)
+	}
+	if decodeHas && !prefillHas {
+		return faultf(ReasonAuth, "the decode engine has a secret, the prefill engine has none: %s", remedy)
+	}
+	return nil
+}
+
+var errWrongSecret = fmt.Errorf("the secrets of the prefill and the decode engine differ: give both the same --disaggregation-secret-file or SLUICE_PD_SECRET")
+
+// compareLayouts names the first field that differs.
+func compareLayouts(prefill, decode Layout) error {
+	diff := func(field string, p, d any) error {
+		return faultf(ReasonMismatch, "%s differs: prefill has %v, decode has %v", field, p, d)
+	}
+	switch {
+	case prefill.ModelID != decode.ModelID:
+		return diff("model_id", fmt.Sprintf("%q", prefill.ModelID), fmt.Sprintf("%q", decode.ModelID))
+	case prefill.DType != decode.DType:
+		return diff("dtype", fmt.Sprintf("%q", prefill.DType), fmt.Sprintf("%q", decode.DType))
+	case prefill.Layers != decode.Layers:
+		return diff("layers", prefill.Layers, decode.Layers)
+	case prefill.PageSize != decode.PageSize:
+		return diff("page_size", prefill.PageSize, decode.PageSize)
+	case prefill.PageBytesPerLayer != decode.PageBytesPerLayer:
+		return diff("page_bytes_per_layer", prefill.PageBytesPerLayer, decode.PageBytesPerLayer)
+	}
+	return nil
+}
+
+// expect reads the next frame and refuses every other type; an error frame becomes the fault that it reports.
+func (l *link) expect(typ frameType, deadline time.Time) ([]byte, error) {
+	for {
+		h, payload, err := l.next(deadline)
+		switch {
+		case err != nil:
+			return nil, err
+		case h.typ == typ:
+			return payload, nil
+		case h.typ == frameError:
+			return nil, decodeError(payload)
+		case h.typ == framePing:
+			continue
+		}
+		return nil, faultf(ReasonProtocol, "a %v frame where %v is due", h.typ, typ)
+	}
+}
+
+// greetDecode is the prefill rank's half. It returns what the decode rank wants, authenticated; the layout is not
+// compared yet. Anything wrong was not said by a holder of the secret, or is a version mismatch.
+func (l *link) greetDecode(secret []byte, incarnation string, deadline time.Time) (join, error) {
+	raw, err := l.expect(frameHello, deadline)
+	if err != nil {
+		return join{}, err
+	}
+	helloRaw := bytes.Clone(raw)
+	var h hello
+	if err := parseMessage(frameHello, helloRaw, &h); err != nil {
+		return join{}, err
+	}
+	if err := checkVersion("decode", h.Version); err != nil {
+		return join{}, err
+	}
+	if err := checkNonce(h.Nonce); err != nil {
+		return join{}, err
+	}
+	challengeRaw := mustJSON(challenge{Version: protocolVersion, Nonce: randomHex(), Incarnation: incarnation, HasSecret: len(secret) > 0})
+	if err := checkSecrets(len(secret) > 0, h.HasSecret); err != nil {
+		return join{}, err
+	}
+	if err := l.write(control(frameChallenge, challengeRaw)); err != nil {
+		return join{}, err
+	}
+	raw, err = l.expect(frameJoin, deadline)
+	if err != nil {
+		return join{}, err
+	}
+	if len(raw) < proofBytes {
+		return join{}, faultf(ReasonProtocol, "join frame has %d bytes, want at least %d", len(raw), proofBytes)
+	}
+	joinRaw := bytes.Clone(raw[proofBytes:])
+	if !hmac.Equal(raw[:proofBytes], proof(secret, "decode", helloRaw, challengeRaw, joinRaw)) {
+		return join{}, &fault{reason: ReasonAuth, err: errWrongSecret}
+	}
+	var j join
+	if err := parseMessage(frameJoin, joinRaw, &j); err != nil {
+		return join{}, err
+	}
+	return j, l.write(control(frameProof, proof(secret, "prefill", helloRaw, challengeRaw, joinRaw)))
+}
+
+// greetPrefill is the decode rank's half. incarnation is what the bootstrap server said.
+func (l *link) greetPrefill(secret []byte, incarnation string, j join, deadline time.Time) error {
+	helloRaw := mustJSON(hello{Version: protocolVersion, Nonce: randomHex(), HasSecret: len(secret) > 0})
+	if err := l.write(control(frameHello, helloRaw)); err != nil {
+		return err
+	}
+	raw, err := l.expect(frameChallenge, deadline)
+	if err != nil {
+		return err
+	}
+	challengeRaw := bytes.Clone(raw)
+	var c challenge
+	if err := parseMessage(frameChallenge, challengeRaw, &c); err != nil {
+		return err
+	}
+	if err := checkVersion("prefill", c.Version); err != nil {
+		return err
+	}
+	if err := checkNonce(c.Nonce); err != nil {
+		return err
+	}
+	if err := checkSecrets(c.HasSecret, len(secret) > 0); err != nil {
+		return err
+	}
+	if c.Incarnation != incarnation {
+		return faultf(ReasonStale, "the prefill rank is incarnation %.32q, the bootstrap server knows %.32q: it was restarted", c.Incarnation, incarnation)
+	}
+	joinRaw := mustJSON(j)
+	if err := l.write(control(frameJoin, append(proof(secret, "decode", helloRaw, challengeRaw, joinRaw), joinRaw...))); err != nil {
+		return err
+	}
+	raw, err = l.expect(frameProof, deadline)
+	if err != nil {
+		return err
+	}
+	if !hmac.Equal(raw, proof(secret, "prefill", helloRaw, challengeRaw, joinRaw)) {
+		return &fault{reason: ReasonAuth, err: errWrongSecret}
+	}
+	return nil
+}

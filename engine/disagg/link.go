@@ -1,0 +1,222 @@
+package disagg
+
+import (
+	"container/list"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	farewellTimeout = 250 * time.Millisecond // for the error frame to a peer that may not read any more
+	smallBuffer     = maxControlBytes + headerBytes
+	pageBuffer      = 512 << 10 // read buffer while pages arrive; larger when one page frame is larger
+)
+
+// link is one TCP connection that carries frames. One goroutine reads; any may write.
+type link struct {
+	conn net.Conn
+	idle time.Duration // longest silence of the peer
+
+	fresh *list.Element // prefill: place in the list of handshakes, guarded by Prefill.mu
+
+	pageBytes int // page payload allowed by the layout; 0 until the handshake is over (prefill: always)
+
+	// buf[r:w] was read and not consumed; 0 <= r <= w <= len(buf).
+	buf  []byte
+	r, w int
+
+	wmu     sync.Mutex
+	broken  bool        // guarded by wmu: a write failed or a farewell was said: nothing may follow
+	closing atomic.Bool // a farewell is due: no write may take longer than farewellTimeout from now on
+}
+
+func newLink(conn net.Conn, idle time.Duration) *link {
+	return &link{conn: conn, idle: idle, buf: make([]byte, smallBuffer)}
+}
+
+// keepAlive lets the kernel notice a dead machine even when this process is stopped for a while.
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3}
+
+func tune(conn net.Conn) {
+	if t, ok := conn.(*net.TCPConn); ok {
+		t.SetNoDelay(true)              //nolint:errcheck // a connection that cannot be tuned still works
+		t.SetKeepAliveConfig(keepAlive) //nolint:errcheck // as above
+	}
+}
+
+// growFor makes room for frames with n bytes of payload.
+func (l *link) growFor(n int) {
+	size := max(pageBuffer, n+headerBytes)
+	if size <= len(l.buf) {
+		return
+	}
+	bigger := make([]byte, size)
+	l.w = copy(bigger, l.buf[l.r:l.w])
+	l.r, l.buf = 0, bigger
+}
+
+// fill reads until buf[r:w] holds n bytes; n <= len(buf).
+func (l *link) fill(n int) error {
+	if l.w-l.r >= n {
+		return nil
+	}
+	if len(l.buf)-l.r < n {
+		l.w = copy(l.buf, l.buf[l.r:l.w])
+		l.r = 0
+	}
+	for l.w-l.r < n {
+		if l.r == l.w {
+			l.r, l.w = 0, 0
+		}
+		m, err := l.conn.Read(l.buf[l.w:])
+		l.w += m
+		if err != nil && l.w-l.r < n {
+			return err
+		}
+	}
+	return nil
+}
+
+// next returns the next frame with its checksum verified. The payload is valid until the following call. Each frame
+// must begin within the idle time and be complete within another; deadline, when not zero, bounds both.
+func (l *link) next(deadline time.Time) (header, []byte, error) {
+	if l.w-l.r < headerBytes {
+		if err := l.conn.SetReadDeadline(l.readBy(deadline)); err != nil {
+			return header{}, nil, l.readFault(err, 0)
+		}
+	}
+	if err := l.fill(headerBytes); err != nil {
+		return header{}, nil, l.readFault(err, l.w-l.r)
+	}
+	h, err := parseHeader(l.buf[l.r:], l.pageBytes)
+	if err != nil {
+		return header{}, nil, err
+	}
+	l.growForFrame(h.length)
+	if l.w-l.r < headerBytes+h.length {
+		if err := l.conn.SetReadDeadline(l.readBy(deadline)); err != nil {
+			return header{}, nil, l.readFault(err, l.w-l.r)
+		}
+	}
+	if err := l.fill(headerBytes + h.length); err != nil {
+		return header{}, nil, l.readFault(err, l.w-l.r)
+	}
+	payload := l.buf[l.r+headerBytes : l.r+headerBytes+h.length]
+	l.r += headerBytes + h.length
+	if err := h.check(payload); err != nil {
+		return header{}, nil, err
+	}
+	return h, payload, nil
+}
+
+func (l *link) readBy(deadline time.Time) time.Time {
+	by := time.Now().Add(l.idle)
+	if !deadline.IsZero() && deadline.Before(by) {
+		return deadline
+	}
+	return by
+}
+
+// growForFrame grows the buffer for a page frame that does not fit; control frames always do.
+func (l *link) growForFrame(n int) {
+	if n+headerBytes > len(l.buf) {
+		l.growFor(n)
+	}
+}
+
+func (l *link) readFault(err error, have int) error {
+	part := ""
+	if have > 0 {
+		part = fmt.Sprintf(" in the middle of a frame, after %d bytes", have)
+	}
+	switch {
+	case errors.Is(err, io.EOF):
+		return faultf(ReasonPeerDied, "the peer closed the connection%s", part)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return &fault{reason: ReasonPeerDied, err: fmt.Errorf("no sign of life of the peer for %v%s: %w", l.idle, part, err)}
+	default:
+		return &fault{reason: ReasonPeerDied, err: fmt.Errorf("read from the peer%s: %w", part, err)}
+	}
+}
+
+// write sends whole frames. It blocks while the peer does not read, at most for the idle time.
+func (l *link) write(frames []byte) error {
+	l.wmu.Lock()
+	defer l.wmu.Unlock()
+	return l.writeLocked(frames)
+}
+
+// writeLast is write for a frame that nothing may follow.
+func (l *link) writeLast(frame []byte) error {
+	l.wmu.Lock()
+	defer l.wmu.Unlock()
+	err := l.writeLocked(frame)
+	l.broken = true
+	return err
+}
+
+// answerPing shows the peer that this side lives, unless the last frame was written. A failure is for the reader to find.
+func (l *link) answerPing() {
+	l.wmu.Lock()
+	defer l.wmu.Unlock()
+	if !l.broken {
+		l.writeLocked(control(framePing, nil)) //nolint:errcheck // see above
+	}
+}
+
+func (l *link) writeLocked(frames []byte) error {
+	if l.broken {
+		return faultf(ReasonPeerDied, "write to the peer: the connection is closed")
+	}
+	if err := l.conn.SetWriteDeadline(time.Now().Add(l.idle)); err != nil {
+		l.broken = true
+		return &fault{reason: ReasonPeerDied, err: fmt.Errorf("write to the peer: %w", err)}
+	}
+	if l.closing.Load() { // farewell's deadline may just have been overwritten
+		return faultf(ReasonPeerDied, "write to the peer: the connection is closing")
+	}
+	if _, err := l.conn.Write(frames); err != nil {
+		l.broken = true
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return faultf(ReasonPeerDied, "the peer took no data for %v", l.idle)
+		}
+		return &fault{reason: ReasonPeerDied, err: fmt.Errorf("write to the peer: %w", err)}
+	}
+	return nil
+}
+
+// hurry ends a write that blocks: a farewell is due.
+func (l *link) hurry() {
+	l.closing.Store(true)
+	l.conn.SetWriteDeadline(time.Now().Add(farewellTimeout)) //nolint:errcheck // closed: nothing blocks then
+}
+
+// farewell tells the peer why the connection ends, if it still listens, and closes. It takes at most farewellTimeout,
+// also when another goroutine is in the middle of a write.
+func (l *link) farewell(err error) {
+	var f *fault
+	if !errors.As(err, &f) {
+		f = &fault{reason: ReasonLocal, err: err}
+	}
+	if !f.fromPeer && f.reason != ReasonPeerDied {
+		l.hurry()
+		l.wmu.Lock()
+		if !l.broken {
+			l.broken = true
+			l.conn.SetWriteDeadline(time.Now().Add(farewellTimeout))            //nolint:errcheck // as above
+			l.conn.Write(control(frameError, encodeError(f.reason, f.Error()))) //nolint:errcheck // as above
+		}
+		l.wmu.Unlock()
+	}
+	l.close()
+}
+
+func (l *link) close() { l.conn.Close() } //nolint:errcheck // the only failure is "closed already"
+
+func (l *link) peer() string { return l.conn.RemoteAddr().String() }

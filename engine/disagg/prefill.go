@@ -1,0 +1,413 @@
+package disagg
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// batchBytes is how much one write carries, at least one page.
+const batchBytes = 256 << 10
+
+// rememberedRooms is how many rooms that are over are kept in mind, so that a late decode rank hears why at once.
+const rememberedRooms = 1024
+
+// Prefill is the prefill rank's end: it listens for decode ranks and brings them together with the rooms that its
+// scheduler opens.
+type Prefill struct {
+	cfg         Config
+	layout      Layout
+	pages       Pages
+	ln          net.Listener
+	incarnation string
+	registered  chan struct{}
+	stop        context.CancelFunc
+	wg          sync.WaitGroup
+	batchPages  int // pages in one write
+	slabs       sync.Pool
+
+	mu      sync.Mutex
+	closed  bool
+	rooms   map[int64]*Sender  // opened and not settled
+	parked  map[int64]*arrival // decode ranks before their room; no key is in rooms; len <= MaxParked
+	over    map[int64]error    // why rooms ended; len <= rememberedRooms
+	overAt  []int64            // keys of over, oldest first
+	refused error              // the last connection that was refused, to explain a time-out
+	fresh   *list.List         // of *link: handshakes going on, oldest first; Len <= MaxHandshakes
+	links   map[*link]struct{} // every open connection
+}
+
+// arrival is an authenticated decode rank whose room is not open yet, or the memory of one that failed meanwhile.
+type arrival struct {
+	link  *link
+	join  join
+	fault *fault // set: the room is doomed; link is closed
+	timer *time.Timer
+	room  atomic.Pointer[Sender] // set when the room is open
+}
+
+// NewPrefill listens and registers the rank at its bootstrap server, again and again until that works. Close ends it.
+func NewPrefill(cfg Config, layout Layout, pages Pages) (*Prefill, error) {
+	cfg = cfg.withDefaults()
+	if err := layout.validate(); err != nil {
+		return nil, err
+	}
+	host, _, err := net.SplitHostPort(cfg.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("listen address of the prefill rank: %w", err)
+	}
+	if cfg.AdvertiseHost == "" {
+		cfg.AdvertiseHost = host
+	}
+	if ip := net.ParseIP(cfg.AdvertiseHost); cfg.AdvertiseHost == "" || (ip != nil && ip.IsUnspecified()) {
+		return nil, fmt.Errorf("advertised host of the prefill rank is %q: set --disaggregation-host or POD_IP to an address that decode ranks can dial", cfg.AdvertiseHost)
+	}
+	if len(cfg.Secret) == 0 && !isLoopback(host) {
+		return nil, fmt.Errorf("prefill rank on %s: %w", cfg.Listen, errNoSecret)
+	}
+	ln, err := net.Listen("tcp", cfg.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("prefill rank: %w", err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	frame := headerBytes + layout.PageBytesPerLayer
+	p := &Prefill{
+		cfg: cfg, layout: layout, pages: pages, ln: ln, incarnation: randomHex(),
+		registered: make(chan struct{}), stop: stop, batchPages: max(1, batchBytes/frame),
+		rooms: map[int64]*Sender{}, parked: map[int64]*arrival{}, over: map[int64]error{}, fresh: list.New(), links: map[*link]struct{}{},
+	}
+	p.slabs.New = func() any { b := make([]byte, p.batchPages*frame); return &b }
+	p.wg.Add(2)
+	go p.register(ctx)
+	go p.accept()
+	return p, nil
+}
+
+func (p *Prefill) slab() *[]byte { return p.slabs.Get().(*[]byte) }
+
+// Addr is where the rank listens.
+func (p *Prefill) Addr() net.Addr { return p.ln.Addr() }
+
+// Registered is closed when the bootstrap server knows the rank.
+func (p *Prefill) Registered() <-chan struct{} { return p.registered }
+
+// Open opens a room for a prompt of promptTokens tokens. The room must not be open already.
+func (p *Prefill) Open(room int64, promptTokens int) (*Sender, error) {
+	if promptTokens < 1 {
+		return nil, fmt.Errorf("open room %d: the prompt has %d tokens, want at least 1", room, promptTokens)
+	}
+	s := &Sender{session: newSession(&p.cfg, room), p: p, promptTokens: promptTokens}
+	s.queued = newGrid(p.layout.Layers, p.layout.NumPages(promptTokens))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, fmt.Errorf("open room %d: the prefill rank is closed", room)
+	}
+	if p.rooms[room] != nil {
+		return nil, fmt.Errorf("open room %d: it is open already; bootstrap_room must be different for every request", room)
+	}
+	p.rooms[room] = s
+	delete(p.over, room)
+	if a := p.parked[room]; a != nil {
+		delete(p.parked, room)
+		a.timer.Stop()
+		p.meetLocked(s, a)
+	}
+	p.wg.Add(1)
+	go s.run()
+	return s, nil
+}
+
+// meetLocked brings a room and its decode rank together.
+func (p *Prefill) meetLocked(s *Sender, a *arrival) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if a.fault != nil {
+		s.failLocked(a.fault)
+		return
+	}
+	s.attachLocked(a.link)
+	a.room.Store(s)
+	if a.join.PromptTokens != s.promptTokens {
+		s.failLocked(faultf(ReasonMismatch, "prompt_tokens differs: prefill has %d, decode has %d", s.promptTokens, a.join.PromptTokens))
+	}
+}
+
+// forget takes a room out of the table and remembers why it ended.
+func (p *Prefill) forget(s *Sender, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.rooms[s.room] == s {
+		delete(p.rooms, s.room)
+	}
+	if err == nil {
+		err = errors.New("its transfer is done")
+	}
+	if _, known := p.over[s.room]; !known {
+		p.overAt = append(p.overAt, s.room)
+	}
+	p.over[s.room] = err
+	for len(p.overAt) > rememberedRooms {
+		delete(p.over, p.overAt[0])
+		p.overAt = p.overAt[1:]
+	}
+}
+
+// explainTimeout adds the last refused connection to the time-out of a room that nobody joined.
+func (p *Prefill) explainTimeout(room int64, f *fault) *fault {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.refused != nil {
+		return faultf(f.reason, "%v; the last refused connection: %v", f, p.refused)
+	}
+	return f
+}
+
+// Close fails all rooms, ends all connections and waits until everything is settled.
+func (p *Prefill) Close() error {
+	p.stop()
+	err := p.ln.Close()
+	p.mu.Lock()
+	p.closed = true
+	var rooms []*Sender
+	for _, s := range p.rooms {
+		rooms = append(rooms, s)
+	}
+	attached := map[*link]bool{}
+	for _, s := range rooms {
+		s.Abort(errors.New("the prefill rank is closing"))
+		s.mu.Lock()
+		attached[s.link] = true
+		s.mu.Unlock()
+	}
+	for _, a := range p.parked {
+		a.timer.Stop()
+	}
+	for l := range p.links {
+		if !attached[l] {
+			l.close()
+		}
+	}
+	p.mu.Unlock()
+	p.wg.Wait()
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// register tells the bootstrap server about this rank.
+func (p *Prefill) register(ctx context.Context) {
+	defer p.wg.Done()
+	_, portText, _ := net.SplitHostPort(p.ln.Addr().String())
+	port, _ := strconv.Atoi(portText)
+	reg := registration{
+		AttnTPSize: 1, AttnCPSize: 1, AttnDPSize: 1, PPSize: 1, SystemDPSize: 1,
+		RankIP: p.cfg.AdvertiseHost, RankPort: port, PageSize: p.layout.PageSize, KVCacheDType: p.layout.DType,
+		LoadBalanceMethod: "round_robin", PrefillHTTPPort: p.cfg.HTTPPort,
+		Incarnation: p.incarnation, StartedWallNanos: time.Now().UnixNano(),
+	}
+	client := &http.Client{Timeout: p.cfg.HandshakeTimeout, Transport: &http.Transport{DisableKeepAlives: true}}
+	always := func(err error) bool {
+		p.cfg.Listener(Event{Kind: EventRegisterRetry, Peer: p.cfg.Bootstrap, Err: err})
+		return true
+	}
+	err := retry(ctx, 20*time.Millisecond, time.Second, always, func() error {
+		return putRoute(ctx, client, p.cfg.Bootstrap, p.cfg.Secret, reg)
+	})
+	if err == nil {
+		close(p.registered)
+		p.cfg.Listener(Event{Kind: EventRegistered, Peer: p.cfg.Bootstrap})
+	}
+}
+
+// accept takes connections until the listener is closed.
+func (p *Prefill) accept() {
+	defer p.wg.Done()
+	for {
+		conn, err := p.ln.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // out of descriptors, most likely: give others a moment to end
+			p.refuse("", 0, fmt.Errorf("accept: %w", err))
+			time.Sleep(10 * time.Millisecond)
+			continue
+		}
+		l := newLink(conn, p.cfg.IdleTimeout)
+		if !p.admit(l) {
+			l.close()
+			continue
+		}
+		p.wg.Add(1)
+		go p.serve(l)
+	}
+}
+
+// admit makes room for one more handshake: the oldest gives way, because an honest one takes milliseconds.
+func (p *Prefill) admit(l *link) (admitted bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return false
+	}
+	if p.fresh.Len() >= p.cfg.MaxHandshakes {
+		oldest := p.fresh.Remove(p.fresh.Front()).(*link)
+		oldest.close()
+	}
+	l.fresh = p.fresh.PushBack(l)
+	p.links[l] = struct{}{}
+	return true
+}
+
+// proved takes a connection off the list of handshakes.
+func (p *Prefill) proved(l *link) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if l.fresh != nil {
+		p.fresh.Remove(l.fresh) // does nothing when admit has removed it
+		l.fresh = nil
+	}
+}
+
+func (p *Prefill) drop(l *link) {
+	p.proved(l)
+	p.mu.Lock()
+	delete(p.links, l)
+	p.mu.Unlock()
+}
+
+// refuse notes a connection that was turned away.
+func (p *Prefill) refuse(peer string, room int64, err error) {
+	p.mu.Lock()
+	p.refused = fmt.Errorf("%s: %w", peer, err)
+	p.mu.Unlock()
+	p.cfg.Listener(Event{Kind: EventRefused, Room: room, Peer: peer, Err: err})
+}
+
+// serve is one connection's goroutine: handshake, room, then frames until the end.
+func (p *Prefill) serve(l *link) {
+	defer p.wg.Done()
+	defer p.drop(l)
+	tune(l.conn)
+	if len(p.cfg.Secret) == 0 && !isLoopbackAddr(l.conn.RemoteAddr()) {
+		p.refuse(l.peer(), 0, errNoSecret)
+		l.farewell(&fault{reason: ReasonAuth, err: errNoSecret})
+		return
+	}
+	j, err := l.greetDecode(p.cfg.Secret, p.incarnation, time.Now().Add(p.cfg.HandshakeTimeout))
+	p.proved(l)
+	if err != nil {
+		p.refuse(l.peer(), 0, err)
+		l.farewell(err)
+		return
+	}
+	a := &arrival{link: l, join: j}
+	if err := p.arrive(a); err != nil {
+		p.refuse(l.peer(), j.Room, err)
+		l.farewell(err)
+		return
+	}
+	p.read(a)
+}
+
+// arrive gives an authenticated decode rank its room, or parks it until the room is opened.
+func (p *Prefill) arrive(a *arrival) error {
+	mismatch := compareLayouts(p.layout, a.join.Layout)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	room := a.join.Room
+	s := p.rooms[room]
+	switch {
+	case p.closed:
+		return faultf(ReasonAborted, "the prefill rank is closing")
+	case s != nil && s.peerName() != "":
+		return faultf(ReasonProtocol, "room %d has its decode rank already", room)
+	case s != nil && mismatch != nil:
+		s.fail(mismatch)
+		return mismatch
+	case s != nil:
+		p.meetLocked(s, a)
+		s.poke()
+		return nil
+	case p.over[room] != nil:
+		return faultf(ReasonStale, "room %d is over: %v", room, p.over[room])
+	case p.parked[room] != nil:
+		return faultf(ReasonProtocol, "room %d has its decode rank already", room)
+	case len(p.parked) >= p.cfg.MaxParked:
+		return faultf(ReasonOverload, "%d decode ranks wait for rooms that are not open yet", p.cfg.MaxParked)
+	}
+	if mismatch != nil {
+		a.fault = mismatch.(*fault) //nolint:errcheck,forcetypeassert // compareLayouts gives nothing else
+	}
+	p.parked[room] = a
+	a.timer = time.AfterFunc(p.cfg.BootstrapTimeout, func() { p.expire(a) })
+	return mismatch
+}
+
+// expire ends an arrival whose room was never opened.
+func (p *Prefill) expire(a *arrival) {
+	p.mu.Lock()
+	here := p.parked[a.join.Room] == a
+	if here {
+		delete(p.parked, a.join.Room)
+	}
+	p.mu.Unlock()
+	if here && a.fault == nil {
+		err := faultf(ReasonTimeout, "room %d was not opened within %v", a.join.Room, p.cfg.BootstrapTimeout)
+		p.refuse(a.link.peer(), a.join.Room, err)
+		a.link.farewell(err)
+	}
+}
+
+// read passes frames to the room until the connection or the room ends. Pings are answered.
+func (p *Prefill) read(a *arrival) {
+	for {
+		h, payload, err := a.link.next(time.Time{})
+		if err == nil && h.typ == framePing {
+			a.link.answerPing()
+			continue
+		}
+		s := a.room.Load()
+		if s == nil {
+			if err == nil && h.typ == frameError {
+				err = decodeError(payload)
+			}
+			if err == nil {
+				err = faultf(ReasonProtocol, "a %v frame before the room is open", h.typ)
+			}
+			if s = p.doom(a, err); s == nil {
+				a.link.farewell(err)
+				return
+			}
+		}
+		if err != nil {
+			s.fail(err)
+			return
+		}
+		if s.onFrame(h, payload) {
+			return
+		}
+	}
+}
+
+// doom notes that a parked decode rank is gone, so that its room fails as soon as it is opened. When the room was
+// opened in the meantime, doom returns it.
+func (p *Prefill) doom(a *arrival, err error) *Sender {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s := a.room.Load(); s != nil {
+		return s
+	}
+	if p.parked[a.join.Room] == a {
+		a.fault = asFault(err)
+	}
+	return nil
+}
