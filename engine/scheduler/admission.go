@@ -1,0 +1,117 @@
+package scheduler
+
+// budget is what one prefill batch may still take. take is the whole policy of admission, a function of numbers alone.
+//
+// A request is admitted when its prompt and the tokens that it will probably generate fit beside what running requests
+// will probably generate. The estimate may be wrong: then a running request is retracted.
+type budget struct {
+	slots       int  // sequences that may join the batch
+	inputTokens int  // prompt tokens that may be admitted; the first request may exceed them
+	chunkTokens int  // tokens that the step may compute
+	kvTokens    int  // free pool tokens, less what running sequences will probably need
+	freeTokens  int  // free pool tokens
+	alone       bool // no sequence runs or computes its prompt: the next one is only measured by what is free
+	taken       int  // sequences admitted
+}
+
+// want is what a sequence asks for.
+type want struct {
+	tokens     int // to compute
+	poolTokens int // pages for them, in tokens
+	growth     int // tokens that it will probably generate
+}
+
+// take admits a sequence whole, or by a first chunk of n tokens; ok is false when it has to wait, and then so do all
+// that come after it.
+func (b *budget) take(w want) (n int, ok bool) {
+	switch {
+	case b.slots < 1 || b.chunkTokens < 1:
+		return 0, false
+	case b.taken > 0 && w.tokens > b.inputTokens:
+		return 0, false
+	case w.poolTokens > b.freeTokens:
+		return 0, false
+	case w.poolTokens+w.growth > b.kvTokens && !b.alone:
+		return 0, false
+	}
+	n = min(w.tokens, b.chunkTokens)
+	b.slots--
+	b.inputTokens -= w.tokens
+	b.chunkTokens -= n
+	b.kvTokens -= w.poolTokens + w.growth
+	b.freeTokens -= w.poolTokens
+	b.alone = false
+	b.taken++
+	return n, true
+}
+
+// proceed takes the next chunk of a sequence that was admitted before.
+func (b *budget) proceed(tokens int) (n int) {
+	n = min(tokens, b.chunkTokens)
+	b.chunkTokens -= n
+	b.inputTokens -= n
+	return n
+}
+
+// reserveRatio estimates, in millionths, which part of the tokens that a request may still generate it will generate. It
+// falls with every decode step in which memory sufficed and jumps up at a retraction. Integers, so that all ranks
+// agree.
+type reserveRatio int64
+
+const (
+	million = 1_000_000
+
+	reserveStart = 700_000                 // at the start
+	reserveFloor = reserveStart * 14 / 100 // it never falls below
+	reserveSteps = 600                     // decode steps from start to floor
+
+	// growthClip bounds the tokens that one request may still generate for the estimate: who asks for more than this
+	// seldom gets there.
+	growthClip = 4096
+
+	// retractLookahead is the decode steps that shall pass before memory runs out again.
+	retractLookahead = 20
+)
+
+func newReserveRatio() reserveRatio { return reserveStart }
+
+// decay follows a decode step.
+func (r *reserveRatio) decay() {
+	*r = max(*r-(reserveStart-reserveFloor)/reserveSteps, reserveFloor)
+}
+
+// raise follows a retraction: what those that remain have generated, and will within the next steps, over what they may
+// generate.
+func (r *reserveRatio) raise(remain []*sequence) {
+	generated, allowed := 0, 1
+	for _, q := range remain {
+		generated += q.generated() + retractLookahead
+		allowed += q.req.Sampling.MaxNewTokens
+	}
+	*r = reserveRatio(min(int64(generated)*million/int64(allowed), million))
+	*r = max(*r, reserveFloor)
+}
+
+// of gives the tokens to reserve for one that may generate n more.
+func (r reserveRatio) of(n int) int { return int(int64(min(n, growthClip)) * int64(r) / million) }
+
+// growth estimates the tokens that q will still generate on this engine.
+func (s *Scheduler) growth(q *sequence) int {
+	if s.cfg.Role == Prefill {
+		return 0
+	}
+	return s.reserve.of(max(min(q.req.Sampling.MaxNewTokens-q.generated(), s.limit-len(q.tokens)), 0))
+}
+
+// kvTokens is the free pool tokens less what those that hold pages will probably still take.
+func (s *Scheduler) kvTokens() int {
+	n := s.pool.Stats().Allocatable()
+	for _, st := range []state{stateRunning, statePrefilling, stateWaiting, stateTransferring} {
+		for _, q := range s.in[st] {
+			if len(q.pages) > 0 {
+				n -= s.growth(q)
+			}
+		}
+	}
+	return n
+}

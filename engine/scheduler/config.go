@@ -1,0 +1,127 @@
+package scheduler
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/sluice-dev/sluice/engine/ledger"
+	"github.com/sluice-dev/sluice/engine/scheduler/report"
+)
+
+// Role is the part of a request's path that a scheduler has.
+type Role uint8
+
+const (
+	Unified Role = iota // prefill and decode
+	Prefill             // prefill; the KV leaves with the first token
+	Decode              // decode from KV that arrives
+)
+
+func (r Role) String() string {
+	switch r {
+	case Unified:
+		return "unified"
+	case Prefill:
+		return "prefill"
+	case Decode:
+		return "decode"
+	default:
+		return fmt.Sprintf("Role(%d)", uint8(r))
+	}
+}
+
+// form is the path of a request's timeline.
+func (r Role) form() ledger.Form {
+	switch r {
+	case Prefill:
+		return ledger.Prefill
+	case Decode:
+		return ledger.Decode
+	default:
+		return ledger.Unified
+	}
+}
+
+// Config is what decides how a scheduler decides. New validates it; every number is positive unless its comment says
+// otherwise.
+type Config struct {
+	Role Role
+
+	PageSize       int // tokens
+	CapacityTokens int // of the KV pool, rounded down to pages
+	ContextLength  int // most tokens of a sequence, prompt and answer
+	VocabSize      int
+	NumLayers      int
+	EOS            []int32 // the model's end tokens, may be empty
+
+	MaxRunning         int // sequences that hold a place in the batch
+	MaxRunningUnderSLO int // the cap of utilization
+	MaxQueued          int // waiting requests beyond which new ones are refused; 0: no limit
+	ChunkTokens        int // prompt tokens of a step; 0: no chunks
+	MaxPrefillTokens   int // prompt tokens that one prefill batch admits, one request excepted
+	DecodeInterval     int // decode steps between decode reports
+
+	Seed uint64 // of the seeds drawn for requests that bring none
+
+	// TestRetractSteps > 0 retracts one sequence every so many decode steps, memory or not.
+	TestRetractSteps int
+
+	// WeightBytes and KVBytes are facts for Load.
+	WeightBytes, KVBytes int64
+}
+
+func (c Config) validate() error {
+	var errs []error
+	for _, f := range []struct {
+		name string
+		v    int
+	}{
+		{"page size", c.PageSize}, {"capacity", c.CapacityTokens}, {"context length", c.ContextLength},
+		{"vocabulary size", c.VocabSize}, {"number of layers", c.NumLayers}, {"maximum of running requests", c.MaxRunning},
+		{"maximum of running requests under SLO", c.MaxRunningUnderSLO}, {"maximum of prefill tokens", c.MaxPrefillTokens},
+		{"decode interval", c.DecodeInterval},
+	} {
+		if f.v < 1 {
+			errs = append(errs, fmt.Errorf("%s is %d: give at least 1", f.name, f.v))
+		}
+	}
+	if c.MaxQueued < 0 || c.ChunkTokens < 0 || c.TestRetractSteps < 0 {
+		errs = append(errs, fmt.Errorf("maximum of queued requests (%d), chunk tokens (%d) and test retract steps (%d) may be 0, not negative",
+			c.MaxQueued, c.ChunkTokens, c.TestRetractSteps))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("scheduler config: %w", err)
+	}
+	return nil
+}
+
+// TailDecoder turns the last tokens of an answer into text, to find stop strings.
+type TailDecoder interface {
+	// Decode gives the text of ids; bytes that are no UTF-8 yet may read as U+FFFD.
+	Decode(ids []int32, skipSpecial bool) string
+}
+
+// Deps are the parts that a scheduler works with. Sender is for Prefill, Receiver for Decode; the rest is required.
+type Deps struct {
+	Executor Executor
+	Clock    ledger.Clock
+	Reporter report.Reporter
+	Decoder  TailDecoder
+	Sender   Sender
+	Receiver Receiver
+	Log      *slog.Logger
+}
+
+func (d Deps) validate(role Role) error {
+	switch {
+	case d.Executor == nil || d.Clock == nil || d.Reporter == nil || d.Decoder == nil || d.Log == nil:
+		return errors.New("scheduler: executor, clock, reporter, decoder and log are required")
+	case role == Prefill && d.Sender == nil:
+		return errors.New("scheduler: a prefill role needs a sender of KV")
+	case role == Decode && d.Receiver == nil:
+		return errors.New("scheduler: a decode role needs a receiver of KV")
+	default:
+		return nil
+	}
+}

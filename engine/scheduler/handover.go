@@ -1,0 +1,178 @@
+package scheduler
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/sluice-dev/sluice/engine/disagg"
+	"github.com/sluice-dev/sluice/engine/ledger"
+	"github.com/sluice-dev/sluice/engine/request"
+	"github.com/sluice-dev/sluice/engine/scheduler/report"
+)
+
+// pollTransfers looks at every open transfer and moves its sequence on, and frees held pages whose transfer is settled.
+//
+//	prefill  bootstrapping: Ready → waiting            inflight: Done → finished
+//	decode   preallocating: see preallocate            transferring: Done → waiting
+//	both     Failed → finished
+func (s *Scheduler) pollTransfers() {
+	s.held = slices.DeleteFunc(s.held, func(h held) bool {
+		if !h.transfer.State().Terminal() {
+			return false
+		}
+		s.pool.Release(h.pages)
+		return true
+	})
+	if s.cfg.Role == Unified {
+		return
+	}
+	for _, q := range s.all() {
+		t := q.transfer()
+		if t == nil {
+			s.pollFake(q)
+			continue
+		}
+		switch t.State() {
+		case disagg.Failed:
+			// Decode no longer needs the peer once the KV is here, and then the state is Done, not Failed.
+			s.failTransfer(q, t.Err())
+		case disagg.Done:
+			switch q.state {
+			case stateInflight:
+				s.finishInflight(q)
+			case stateTransferring:
+				s.arrive(q)
+			}
+		default:
+			if q.state == stateBootstrapping && t.State() != disagg.Bootstrapping {
+				s.becomeWaiting(q)
+			}
+		}
+	}
+}
+
+// pollFake moves a health check on, which has no peer: it passes through the queues of its role and is computed here.
+func (s *Scheduler) pollFake(q *sequence) {
+	switch q.state {
+	case stateBootstrapping:
+		s.becomeWaiting(q)
+	case statePreallocating:
+		s.becomeTransferring(q)
+		s.becomeWaiting(q)
+	}
+}
+
+// failTransfer ends a request whose peers did not meet or whose KV did not come over.
+func (s *Scheduler) failTransfer(q *sequence, err error) {
+	var e *disagg.Error
+	if errors.As(err, &e) && e.Bootstrap() {
+		s.finish(q, abort(request.OutcomeBootstrapFailed, err.Error()))
+		return
+	}
+	s.finish(q, abort(request.OutcomeTransferFailed, fmt.Sprint(err)))
+}
+
+// finishInflight ends a request on a prefill rank: the decode rank has everything.
+func (s *Scheduler) finishInflight(q *sequence) {
+	stats := q.sending.Stats()
+	entered := q.timeline.Entered()
+	f := s.finish(q, request.Finish{Type: request.FinishLength, Outcome: request.OutcomeLength})
+	if stats.TotalBytes == 0 {
+		return
+	}
+	t := report.KVTransfer{
+		TotalBytes:     stats.TotalBytes,
+		LatencyNanos:   stats.LatencyNanos,
+		BootstrapNanos: stats.BootstrapNanos,
+		AllocNanos:     stats.AllocNanos,
+	}
+	if t.LatencyNanos <= 0 {
+		t.LatencyNanos = f.Sub(entered)
+	}
+	s.steps.lastTransfer = t
+	if q.req.LogMetrics {
+		s.deps.Reporter.KVTransfer(t)
+	}
+}
+
+// preallocate gives pages to requests of a decode rank whose peer is there, first come first served. While a retracted
+// one waits for memory nobody gets any.
+func (s *Scheduler) preallocate() {
+	if len(s.in[statePreallocating]) == 0 || len(s.in[stateRetracted]) > 0 {
+		return
+	}
+	places := s.cfg.MaxRunning + min(s.cfg.MaxRunning, extraPlaces) - len(s.in[stateTransferring]) -
+		len(s.in[stateWaiting]) - len(s.in[stateRunning]) - len(s.in[statePrefilling])
+	free, kv := s.pool.Stats().Allocatable(), s.kvTokens()
+	for _, q := range slices.Clone(s.in[statePreallocating]) {
+		if q.receiving == nil || q.receiving.State() != disagg.WaitingPages {
+			continue
+		}
+		pages := s.pool.Pages(q.prompt)
+		tokens := pages * s.cfg.PageSize
+		alone := free == s.pool.Stats().Capacity
+		if places < 1 || tokens > free || tokens+s.growth(q) > kv && !alone {
+			return
+		}
+		q.pages, _ = s.pool.Alloc(q.pages, pages)
+		places, free, kv = places-1, free-tokens, kv-tokens-s.growth(q)
+		q.receiving.Allocate(q.pages)
+		s.becomeTransferring(q)
+		if q.req.LogMetrics {
+			stats := q.receiving.Stats()
+			bootstrap := min(stats.BootstrapNanos, q.timeline.Duration(ledger.StageDecodeBootstrap))
+			s.deps.Reporter.KVTransfer(report.KVTransfer{
+				BootstrapNanos: bootstrap,
+				AllocNanos:     q.timeline.Duration(ledger.StageDecodeBootstrap) - bootstrap,
+			})
+		}
+	}
+}
+
+// extraPlaces bounds the requests of a decode rank that receive KV beyond those that may run, so that the next ones are
+// there when a place becomes free.
+const extraPlaces = 32
+
+// arrive takes the first token that came with the KV.
+func (s *Scheduler) arrive(q *sequence) {
+	first := q.receiving.First()
+	q.first = first
+	q.seed = first.Seed
+	q.tokens = append(q.tokens, first.Token)
+	q.computed = q.prompt
+	s.becomeWaiting(q)
+}
+
+// joinTransferred lets sequences whose KV has arrived run, as far as there are places. Their first token may be their
+// last.
+func (s *Scheduler) joinTransferred() {
+	if s.cfg.Role != Decode {
+		return
+	}
+	for _, q := range slices.Clone(s.in[stateWaiting]) {
+		if q.computed == 0 {
+			continue
+		}
+		if len(s.in[stateRunning])+len(s.in[statePrefilling]) >= s.cfg.MaxRunning {
+			return
+		}
+		s.becomeRunning(q)
+		s.lap(q, ledger.StageFakeOutput)
+		s.accept(q)
+	}
+}
+
+// releasePages gives a sequence's pages back, or holds them until its transfer is settled.
+func (s *Scheduler) releasePages(q *sequence) {
+	if len(q.pages) == 0 {
+		return
+	}
+	if t := q.transfer(); t != nil && !t.State().Terminal() {
+		s.pool.Hold(q.pages)
+		s.held = append(s.held, held{pages: q.pages, transfer: t})
+	} else {
+		s.pool.Free(q.pages)
+	}
+	q.pages = nil
+}

@@ -1,0 +1,104 @@
+package scheduler
+
+import (
+	"sync"
+
+	"github.com/sluice-dev/sluice/engine/loads"
+	"github.com/sluice-dev/sluice/engine/request"
+)
+
+// message is what others may ask of the scheduler's goroutine. Messages are handled in the order in which they came.
+type message interface{ isMessage() }
+
+type submitMsg struct {
+	req  *request.Request
+	sink Sink
+}
+
+// abortMsg ends the request rid, or with prefix every request whose rid begins so.
+type abortMsg struct {
+	rid    string
+	prefix bool
+	reason request.Outcome
+}
+
+// flushMsg empties the prefix cache when nothing lives; reply has room for the answer.
+type flushMsg struct{ reply chan<- error }
+
+func (submitMsg) isMessage() {}
+func (abortMsg) isMessage()  {}
+func (flushMsg) isMessage()  {}
+
+// inbox is the one place where other goroutines meet the scheduler. The load that it publishes counts each request once
+// from the moment Submit returns: in pending until the load that includes it is published.
+type inbox struct {
+	wake chan struct{} // capacity 1: there may be something to do
+
+	mu            sync.Mutex
+	messages      []message
+	closed        bool
+	pendingReqs   int // submitted, not in load yet
+	pendingTokens int // of their prompts
+	load          loads.Load
+}
+
+func newInbox() *inbox { return &inbox{wake: make(chan struct{}, 1)} }
+
+// put hands a message over; false when the scheduler has ended and nobody will handle it.
+func (b *inbox) put(m message) bool {
+	b.mu.Lock()
+	if b.closed {
+		b.mu.Unlock()
+		return false
+	}
+	b.messages = append(b.messages, m)
+	if m, ok := m.(submitMsg); ok {
+		b.pendingReqs++
+		b.pendingTokens += len(m.req.PromptIDs)
+	}
+	b.mu.Unlock()
+	b.signal()
+	return true
+}
+
+func (b *inbox) signal() {
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+}
+
+// drain takes all messages.
+func (b *inbox) drain() []message {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	m := b.messages
+	b.messages = nil
+	return m
+}
+
+// close makes put refuse, and returns what nobody handled.
+func (b *inbox) close() []message {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = true
+	m := b.messages
+	b.messages = nil
+	return m
+}
+
+// publish replaces the load. reqs and tokens are the submissions that l includes and the load before did not.
+func (b *inbox) publish(l loads.Load, reqs, tokens int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.load = l
+	b.pendingReqs -= reqs
+	b.pendingTokens -= tokens
+}
+
+// current is the published load, and what was submitted since.
+func (b *inbox) current() (l loads.Load, reqs, tokens int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.load, b.pendingReqs, b.pendingTokens
+}

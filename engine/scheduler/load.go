@@ -1,0 +1,120 @@
+package scheduler
+
+import (
+	"time"
+
+	"github.com/sluice-dev/sluice/engine/disagg"
+	"github.com/sluice-dev/sluice/engine/ledger"
+	"github.com/sluice-dev/sluice/engine/loads"
+)
+
+// Load is the load at this moment, with all sections: of the step that is being computed, with every request that was
+// submitted before the call.
+func (s *Scheduler) Load() loads.Load {
+	l, reqs, tokens := s.inbox.current()
+	now := s.deps.Clock.Now()
+	l.Timestamp = float64(s.deps.Clock.Wall(now)) / float64(time.Second)
+	l.NumWaitingReqs += reqs
+	l.NumTotalTokens += tokens
+	queues, pd := *l.Queues, *l.Disaggregation
+	switch s.cfg.Role {
+	case Unified:
+		l.NumWaitingUncached += tokens
+		l.NumActiveTokens += tokens
+		queues.Waiting += reqs
+	case Prefill:
+		l.NumWaitingUncached += tokens
+		l.NumActiveTokens += tokens
+		pd.PrefillBootstrapQueueReqs += reqs
+	case Decode:
+		pd.DecodePreallocQueueReqs += reqs
+	}
+	memory := *l.Memory
+	l.Queues, l.Disaggregation, l.Memory = &queues, &pd, &memory
+	return l
+}
+
+// publishLoad makes the state as it is now what Load reads.
+func (s *Scheduler) publishLoad(now ledger.Instant) {
+	st := s.pool.Stats()
+	usage := float64(st.Unavailable()) / float64(st.Capacity)
+	waiting, bootstrapping := tokensOf(s.in[stateWaiting]), tokensOf(s.in[stateBootstrapping])
+	preallocating, transferring := tokensOf(s.in[statePreallocating]), tokensOf(s.in[stateTransferring])
+	retracted := tokensOf(s.in[stateRetracted])
+
+	l := loads.Load{
+		NumRunningReqs: s.running(),
+		NumWaitingReqs: len(s.in[stateWaiting]) + len(s.in[stateBootstrapping]) + len(s.in[statePreallocating]) +
+			len(s.in[stateTransferring]) + len(s.in[stateRetracted]),
+		NumUsedTokens:         st.Unavailable(),
+		NumTotalTokens:        st.Unavailable(),
+		MaxTotalNumTokens:     st.Capacity,
+		MaxRunningRequests:    s.cfg.MaxRunning,
+		TokenUsage:            round(usage, 4),
+		GenThroughput:         round(s.steps.throughput, 2),
+		Utilization:           round(s.utilization(round(usage, 2)), 4),
+		TotalPrefillUncached:  s.steps.prefillTokens,
+		TotalPrefillBusyMicro: s.steps.prefillNanos / int64(time.Microsecond),
+		Memory: &loads.Memory{
+			WeightGB:      round(float64(s.cfg.WeightBytes)/(1<<30), 3),
+			KVCacheGB:     round(float64(s.cfg.KVBytes)/(1<<30), 3),
+			TokenCapacity: st.Capacity,
+		},
+		Disaggregation: &loads.Disaggregation{
+			Mode:                      "null",
+			PrefillBootstrapQueueReqs: len(s.in[stateBootstrapping]),
+			PrefillInflightQueueReqs:  len(s.in[stateInflight]),
+			DecodePreallocQueueReqs:   len(s.in[statePreallocating]),
+			DecodeTransferQueueReqs:   len(s.in[stateTransferring]),
+			DecodeRetractedQueueReqs:  len(s.in[stateRetracted]),
+		},
+		Queues: &loads.Queues{Waiting: len(s.in[stateWaiting]), Retracted: len(s.in[stateRetracted])},
+	}
+	if now.Sub(s.steps.lastDecode) > int64(throughputAge) {
+		l.GenThroughput = 0
+	}
+	switch s.cfg.Role {
+	case Unified:
+		l.NumTotalTokens += waiting
+		l.NumActiveTokens = l.NumTotalTokens
+		l.NumWaitingUncached = waiting + s.uncomputed()
+	case Prefill:
+		l.Disaggregation.Mode = "prefill"
+		l.NumTotalTokens += waiting + bootstrapping
+		l.NumActiveTokens = l.NumTotalTokens
+		l.NumWaitingUncached = waiting + bootstrapping + s.uncomputed()
+	case Decode:
+		l.Disaggregation.Mode = "decode"
+		l.NumTotalTokens += preallocating + retracted
+		l.NumActiveTokens = max(0, l.NumTotalTokens-preallocating-transferring)
+		for _, q := range s.in[statePreallocating] {
+			if q.receiving != nil && q.receiving.State() == disagg.WaitingPages {
+				l.Queues.PreallocReady++
+			}
+		}
+	}
+	if t := s.steps.lastTransfer; t.LatencyNanos > 0 {
+		seconds := float64(t.LatencyNanos) / float64(time.Second)
+		l.Disaggregation.KVTransferSpeedGBs = round(float64(t.TotalBytes)/(1<<30)/seconds, 2)
+		l.Disaggregation.KVTransferLatencyMs = round(seconds*1000, 2)
+	}
+	s.inbox.publish(l, s.taken, s.takenToks)
+	s.taken, s.takenToks = 0, 0
+}
+
+// uncomputed is the prompt tokens of sequences in prefilling that are not computed yet.
+func (s *Scheduler) uncomputed() int {
+	n := 0
+	for _, q := range s.in[statePrefilling] {
+		n += len(q.tokens) - q.computed
+	}
+	return n
+}
+
+func tokensOf(l list) int {
+	n := 0
+	for _, q := range l {
+		n += len(q.tokens)
+	}
+	return n
+}

@@ -1,0 +1,136 @@
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/sluice-dev/sluice/engine/kvcache"
+	"github.com/sluice-dev/sluice/engine/request"
+)
+
+// Run schedules until ctx ends or the executor fails, and finishes every request before it returns: nil when ctx ended.
+// It may be called once. It is the only goroutine that touches the scheduler's state; the messages that it acts on are
+// listed in inbox.go. It works while there is a batch to compute and else sleeps until a message or a transfer wakes it.
+func (s *Scheduler) Run(ctx context.Context) error {
+	idle := time.NewTimer(idleReportAge)
+	defer idle.Stop()
+	for ctx.Err() == nil {
+		worked, err := s.step(ctx)
+		if err != nil && ctx.Err() == nil {
+			s.endAll(request.OutcomeInternal, "the engine failed: "+err.Error())
+			return err
+		}
+		if worked {
+			continue
+		}
+		idle.Reset(idleReportAge)
+		select {
+		case <-s.inbox.wake:
+		case <-idle.C:
+		case <-ctx.Done():
+		}
+	}
+	s.endAll(request.OutcomeAbortedOperator, "the engine is shutting down")
+	return nil
+}
+
+// step is one turn of the loop; worked is false when there was nothing to compute, and then only a message or a transfer
+// can change that.
+func (s *Scheduler) step(ctx context.Context) (worked bool, err error) {
+	// 1. Drain the inbox: receive or refuse requests, note aborts.
+	s.drain()
+	// 2. Poll transfers: queues of prefill and decode roles move on, settled pages come back.
+	s.pollTransfers()
+	// 3. Expire and abort.
+	s.applyAborts()
+	// 4. Pick a prefill batch, or a decode batch.
+	b := s.pick()
+	worked = b.kind != noBatch
+	// 5. Check memory: pages for the tokens of a decode batch, retracting when there are too few.
+	b = s.makeRoom(b)
+	if b.kind != noBatch {
+		s.publishLoad(s.deps.Clock.Now())
+	}
+	// 6. Forward.
+	r, err := s.forward(ctx, b)
+	if err != nil {
+		return false, fmt.Errorf("compute %s batch of %d: %w", b.kind, len(b.items), err)
+	}
+	// 7. Process the results: tokens, finishes, hand-overs.
+	s.process(b, r)
+	// 8. Report.
+	if b.kind != noBatch || !worked {
+		s.report(b, r)
+	}
+	s.publishLoad(s.deps.Clock.Now())
+
+	if kvcache.Invariants {
+		if err := s.check(); err != nil {
+			panic(err)
+		}
+	}
+	return worked, nil
+}
+
+func (s *Scheduler) drain() {
+	for _, m := range s.inbox.drain() {
+		switch m := m.(type) {
+		case submitMsg:
+			s.receive(m)
+		case abortMsg:
+			s.aborts = append(s.aborts, m)
+		case flushMsg:
+			if len(s.live) > 0 || len(s.held) > 0 {
+				m.reply <- ErrBusy
+				continue
+			}
+			m.reply <- nil
+		}
+	}
+}
+
+// pick decides what the step computes. Prefill comes first, so that a batch fills up before it decodes.
+func (s *Scheduler) pick() batch {
+	s.joinTransferred()
+	s.preallocate()
+	if b := s.pickPrefill(); b.kind != noBatch {
+		return b
+	}
+	return s.pickDecode()
+}
+
+// check verifies the invariants of all sequences, lists and the pool.
+func (s *Scheduler) check() error {
+	n := 0
+	var tables [][]int32
+	for st, l := range s.in {
+		for i, q := range l {
+			if q.state != state(st) {
+				return fmt.Errorf("scheduler: request %s is %s, but in the list of %s", q.req.RID, q.state, state(st))
+			}
+			if i > 0 && l[i-1].arrival >= q.arrival {
+				return fmt.Errorf("scheduler: list of %s is not in order of arrival at %d", state(st), i)
+			}
+			if s.live[q.req.RID] != q {
+				return fmt.Errorf("scheduler: request %s is %s, but not live", q.req.RID, q.state)
+			}
+			if err := q.check(s.cfg.PageSize); err != nil {
+				return fmt.Errorf("scheduler: %w", err)
+			}
+			tables = append(tables, q.pages)
+			n++
+		}
+	}
+	if n != len(s.live) {
+		return fmt.Errorf("scheduler: %d requests live, but %d are in lists", len(s.live), n)
+	}
+	heldPages := 0
+	for _, h := range s.held {
+		heldPages += len(h.pages)
+	}
+	if st := s.pool.Stats(); st.Reserved != heldPages*s.cfg.PageSize {
+		return fmt.Errorf("scheduler: pool has %d tokens reserved, but %d pages are held", st.Reserved, heldPages)
+	}
+	return s.pool.Check(tables...)
+}

@@ -1,0 +1,163 @@
+package scheduler
+
+import (
+	"math"
+	"time"
+
+	"github.com/sluice-dev/sluice/engine/ledger"
+	"github.com/sluice-dev/sluice/engine/scheduler/report"
+)
+
+const (
+	// idleReportAge is the age of the last report at which an idle scheduler reports again.
+	idleReportAge = 30 * time.Second
+	// throughputAge is the age at which the throughput of the last decode report reads 0.
+	throughputAge = 30 * time.Second
+	// usageTarget is the share of the pool at which utilization reads 1.
+	usageTarget = 0.9
+	// noUtilization is the utilization of a prefill rank.
+	noUtilization = -1
+)
+
+// reported is what the last report said, as far as it decides whether an idle one is due.
+type reported struct {
+	running, queued, bootstrap, inflight, prealloc, transfer, held, used int
+}
+
+// enter moves a sequence's timeline and tells what ended. Entering the stage that it is in does nothing.
+func (s *Scheduler) enter(q *sequence, to ledger.Stage) {
+	if q.timeline.Stage() == to {
+		return
+	}
+	slice := q.timeline.Move(to)
+	if !q.req.LogMetrics {
+		return
+	}
+	if slice.Observed {
+		s.deps.Reporter.StageTime(slice.Stage, slice.Nanos())
+	}
+	if wait, ok := q.timeline.FirstWait(); ok && !q.waited && to != ledger.StageDone {
+		q.waited = true
+		s.deps.Reporter.QueueTime(wait)
+	}
+}
+
+// lap ends a part of the stage that the sequence is in.
+func (s *Scheduler) lap(q *sequence, lap ledger.Stage) {
+	if slice := q.timeline.Lap(lap); slice.Observed && q.req.LogMetrics {
+		s.deps.Reporter.StageTime(slice.Stage, slice.Nanos())
+	}
+}
+
+// lapChunk ends a chunk. What a decode rank recomputes is part of decoding and has no chunks.
+func (s *Scheduler) lapChunk(q *sequence) {
+	if s.cfg.Role != Decode {
+		s.lap(q, ledger.StageChunkedPrefill)
+	}
+}
+
+// report tells what the step did: after every prefill batch, after every DecodeInterval decode batches, and when idle.
+func (s *Scheduler) report(b batch, r result) {
+	switch b.kind {
+	case prefillBatch:
+		if r.ended.Sub(s.steps.lastDecode) > int64(throughputAge) {
+			s.steps.throughput = 0
+		}
+		s.deps.Reporter.RealtimeTokens(b.tokens(), 0, 0)
+		snap := s.snapshot(report.Prefill)
+		if s.cfg.Role == Prefill {
+			snap.NumRunningReqs = len(b.items)
+		}
+		s.say(snap, r.ended)
+	case decodeBatch:
+		s.deps.Reporter.RealtimeTokens(0, 0, len(b.items))
+		if s.steps.decodeSteps%s.cfg.DecodeInterval != 0 {
+			return
+		}
+		if gap := r.ended.Sub(s.steps.lastDecode); gap > 0 {
+			s.steps.throughput = float64(s.steps.decodedSince) / (float64(gap) / float64(time.Second))
+		}
+		s.steps.decodedSince = 0
+		s.steps.lastDecode = r.ended
+		s.say(s.snapshot(report.Decode), r.ended)
+	default:
+		snap := s.snapshot(report.Idle)
+		if summarize(snap) == s.said && r.ended.Sub(s.steps.lastReport) <= int64(idleReportAge) {
+			return
+		}
+		s.steps.throughput, snap.GenThroughput = 0, 0
+		s.say(snap, r.ended)
+	}
+}
+
+func (s *Scheduler) say(snap report.Snapshot, now ledger.Instant) {
+	s.said = summarize(snap)
+	s.steps.lastReport = now
+	if snap.Kind != report.Idle {
+		s.steps.retractedReqs = 0
+	}
+	s.deps.Reporter.Report(snap)
+}
+
+func summarize(snap report.Snapshot) reported {
+	return reported{
+		running: snap.NumRunningReqs, queued: snap.NumQueueReqs,
+		bootstrap: snap.NumPrefillBootstrapQueueReqs, inflight: snap.NumPrefillInflightQueueReqs,
+		prealloc: snap.NumDecodePreallocQueueReqs, transfer: snap.NumDecodeTransferQueueReqs,
+		held: snap.NumDecodeDeferredKVReleaseReqs, used: snap.NumUsedTokens,
+	}
+}
+
+// running counts the sequences that run or compute their prompt.
+func (s *Scheduler) running() int { return len(s.in[stateRunning]) + len(s.in[statePrefilling]) }
+
+// snapshot reads the state.
+func (s *Scheduler) snapshot(kind report.Kind) report.Snapshot {
+	st := s.pool.Stats()
+	snap := report.Snapshot{
+		Kind:              kind,
+		NumRunningReqs:    s.running(),
+		NumQueueReqs:      len(s.in[stateWaiting]),
+		NumUsedTokens:     st.Unavailable(),
+		KVAvailableTokens: st.Available,
+		KVEvictableTokens: st.Evictable,
+		KVUsedTokens:      st.Unavailable(),
+		MaxTotalNumTokens: st.Capacity,
+		FullUsage:         float64(st.Unavailable()) / float64(st.Capacity),
+		GenThroughput:     s.steps.throughput,
+
+		NumPrefillBootstrapQueueReqs: len(s.in[stateBootstrapping]),
+		NumPrefillInflightQueueReqs:  len(s.in[stateInflight]),
+		NumDecodePreallocQueueReqs:   len(s.in[statePreallocating]),
+		NumDecodeTransferQueueReqs:   len(s.in[stateTransferring]),
+		NumRetractedReqs:             s.steps.retractedReqs,
+		NumRetractedQueueReqs:        len(s.in[stateRetracted]),
+		MaxRunningRequestsUnderSLO:   s.cfg.MaxRunningUnderSLO,
+		MaxRunningRequests:           s.cfg.MaxRunning,
+	}
+	if s.cfg.Role == Decode {
+		snap.NumDecodeDeferredKVReleaseReqs = len(s.held)
+	}
+	snap.TokenUsage = round(snap.FullUsage, 2)
+	snap.Utilization = s.utilization(snap.TokenUsage)
+	pending := 0
+	for _, q := range s.in[statePreallocating] {
+		pending += q.prompt
+	}
+	snap.PendingPreallocTokenUsage = float64(pending) / float64(st.Capacity)
+	return snap
+}
+
+// utilization is the fuller of running places and KV memory, noUtilization on a prefill rank. It can exceed 1.
+func (s *Scheduler) utilization(tokenUsage float64) float64 {
+	if s.cfg.Role == Prefill {
+		return noUtilization
+	}
+	return max(float64(s.running())/float64(s.cfg.MaxRunningUnderSLO), tokenUsage/usageTarget)
+}
+
+// round gives v with so many decimals.
+func round(v float64, decimals int) float64 {
+	scale := math.Pow10(decimals)
+	return math.Round(v*scale) / scale
+}

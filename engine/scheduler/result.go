@@ -1,0 +1,119 @@
+package scheduler
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/sluice-dev/sluice/engine/disagg"
+	"github.com/sluice-dev/sluice/engine/ledger"
+	"github.com/sluice-dev/sluice/engine/request"
+)
+
+// process takes the results of a forward: sequences have more KV, and those whose last token was computed one more token.
+func (s *Scheduler) process(b batch, r result) {
+	for at, i := range b.items {
+		q := i.seq
+		last := i.last()
+		if q.sending != nil {
+			q.sent = s.sendable(i)
+		}
+		q.computed += i.n
+		if !last {
+			s.lapChunk(q)
+			continue
+		}
+		q.tokens = append(q.tokens, r.sampled[at].Token)
+		switch {
+		case b.kind == decodeBatch:
+			s.lap(q, ledger.StageDecodeLoop)
+			s.accept(q)
+		case s.cfg.Role == Prefill:
+			s.handOver(q, r.sampled[at])
+		default:
+			s.accept(q)
+		}
+	}
+	if b.kind == decodeBatch {
+		s.steps.decodeSteps++
+		s.steps.decodedSince += len(b.items)
+	}
+}
+
+// handOver ends the prompt on a prefill rank: the first token follows the pages. A health check has no peer and ends
+// here.
+func (s *Scheduler) handOver(q *sequence, first Sampled) {
+	if q.sending == nil {
+		s.finish(q, request.Finish{Type: request.FinishLength, Outcome: request.OutcomeLength})
+		return
+	}
+	q.sending.Finish(disagg.First{Token: first.Token, Logprob: first.Logprob, Seed: q.seed})
+	s.becomeInflight(q)
+}
+
+// accept looks at a sequence's newest token: the request ends with it, or the sequence runs on and the sink gets it.
+func (s *Scheduler) accept(q *sequence) {
+	if f, ended := s.ends(q); ended {
+		s.finish(q, f)
+		return
+	}
+	if q.state != stateRunning {
+		s.becomeRunning(q)
+	}
+	q.sink.Put(s.output(q, nil))
+}
+
+// output is the tokens that the sink does not have yet.
+func (s *Scheduler) output(q *sequence, f *request.Finish) request.Output {
+	from, to := q.prompt+q.delivered, len(q.tokens)
+	q.delivered = q.generated()
+	return request.Output{
+		RID:              q.req.RID,
+		TokenIDs:         q.tokens[from:to:to],
+		PromptTokens:     q.prompt,
+		CachedTokens:     q.first.CachedTokens,
+		CompletionTokens: q.generated(),
+		Finish:           f,
+	}
+}
+
+// finish ends a request: the only place that does. Its pages go back or are held for the transfer, the sink gets what it
+// doesn't have yet and the Finish. It returns when the request ended.
+func (s *Scheduler) finish(q *sequence, f request.Finish) ledger.Instant {
+	if t := q.transfer(); t != nil && !t.State().Terminal() {
+		t.Abort(errors.New(f.String()))
+	}
+	s.releasePages(q)
+	q.computed = 0
+	s.becomeFinished(q)
+	if s.live[q.req.RID] == q {
+		delete(s.live, q.req.RID)
+	}
+
+	clock := s.deps.Clock
+	f.QueueNanos = q.timeline.Queue()
+	if at, ok := q.timeline.ForwardEntry(); ok {
+		f.ForwardEntryWallNanos = clock.Wall(at)
+	}
+	if at, ok := q.timeline.PrefillEnd(); ok {
+		f.PrefillEndWallNanos = clock.Wall(at)
+	}
+	if q.req.LogMetrics {
+		switch f.Outcome {
+		case request.OutcomeBootstrapFailed:
+			s.deps.Reporter.BootstrapFailed()
+		case request.OutcomeTransferFailed:
+			s.deps.Reporter.TransferFailed()
+		}
+	}
+	q.sink.Put(s.output(q, &f))
+	ended, ok := q.timeline.Finished()
+	if !ok {
+		panic(fmt.Sprintf("scheduler: request %s finished, but its timeline did not", q.req.RID))
+	}
+	return ended
+}
+
+// abort is a Finish of a request that did not end by itself.
+func abort(outcome request.Outcome, message string) request.Finish {
+	return request.Finish{Type: request.FinishAbort, Outcome: outcome, Message: message}
+}

@@ -1,0 +1,251 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+
+	"github.com/sluice-dev/sluice/engine/kvcache"
+	"github.com/sluice-dev/sluice/engine/ledger"
+	"github.com/sluice-dev/sluice/engine/request"
+	"github.com/sluice-dev/sluice/engine/scheduler/report"
+)
+
+// Scheduler runs the requests of one rank. Submit, Abort, AbortAll, Load, Flush and Wake may be called from any
+// goroutine at any time; everything below inbox belongs to the goroutine of Run.
+type Scheduler struct {
+	cfg   Config
+	deps  Deps
+	limit int // most tokens of a sequence: what the context length and the pool allow
+
+	inbox *inbox
+
+	pool     *kvcache.Pool
+	in       [numStates]list
+	live     map[string]*sequence // by RID; the sum of all lists
+	held     []held
+	arrivals int64
+	seeds    *rand.Rand
+
+	aborts    []abortMsg // of this step
+	taken     int        // submissions drained since the load was published
+	takenToks int        // of their prompts
+
+	reserve reserveRatio
+	steps   counters
+	said    reported
+
+	scratch scratch
+}
+
+// held are pages of an ended sequence whose transfer isn't settled.
+type held struct {
+	pages    []int32
+	transfer Transfer
+}
+
+// counters count since the start.
+type counters struct {
+	decodeSteps   int   // decode batches
+	prefillTokens int64 // computed prompt tokens
+	prefillNanos  int64 // time in prefill batches
+	lastTransfer  report.KVTransfer
+	decodedSince  int            // tokens since the last decode report
+	lastDecode    ledger.Instant // of the last decode report, at first the start
+	retractedReqs int            // of the last retraction, 0 after a report
+	lastReport    ledger.Instant
+	throughput    float64 // tokens per second of the last decode report
+}
+
+// New returns a scheduler that has not started.
+func New(cfg Config, deps Deps) (*Scheduler, error) {
+	if err := errors.Join(cfg.validate(), deps.validate(cfg.Role)); err != nil {
+		return nil, err
+	}
+	pool, err := kvcache.New(cfg.CapacityTokens, cfg.PageSize)
+	if err != nil {
+		return nil, err
+	}
+	s := &Scheduler{
+		cfg: cfg, deps: deps, inbox: newInbox(), pool: pool,
+		limit:   min(cfg.ContextLength, pool.Stats().Capacity),
+		live:    map[string]*sequence{},
+		seeds:   rand.New(rand.NewPCG(cfg.Seed, 0x5eed)),
+		reserve: newReserveRatio(),
+	}
+	now := deps.Clock.Now()
+	s.steps.lastDecode, s.steps.lastReport = now, now
+	s.publishLoad(now)
+	return s, nil
+}
+
+// Submit hands a request over; it must not change afterwards. The sink gets exactly one Finish, also when the request is
+// refused. An error means that the scheduler has ended, and then the sink gets nothing.
+func (s *Scheduler) Submit(r *request.Request, sink Sink) error {
+	if !s.inbox.put(submitMsg{req: r, sink: sink}) {
+		return ErrEnded
+	}
+	return nil
+}
+
+// ErrEnded says that Run has returned.
+var ErrEnded = errors.New("the scheduler has ended")
+
+// Abort ends the request rid with an outcome, at its next step. An unknown rid is ignored.
+func (s *Scheduler) Abort(rid string, reason request.Outcome) {
+	s.inbox.put(abortMsg{rid: rid, reason: reason})
+}
+
+// AbortAll ends the requests whose rid begins with prefix, with OutcomeAbortedOperator.
+func (s *Scheduler) AbortAll(prefix string) {
+	s.inbox.put(abortMsg{rid: prefix, prefix: true, reason: request.OutcomeAbortedOperator})
+}
+
+// ErrBusy says that a request lives.
+var ErrBusy = errors.New("the engine is not idle")
+
+// Flush empties the prefix cache. It gives ErrBusy while a request lives or a transfer holds pages.
+func (s *Scheduler) Flush(ctx context.Context) error {
+	reply := make(chan error, 1)
+	if !s.inbox.put(flushMsg{reply: reply}) {
+		return ErrEnded
+	}
+	select {
+	case err := <-reply:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Wake makes the scheduler look at its transfers.
+func (s *Scheduler) Wake() { s.inbox.signal() }
+
+// receive judges a new request: it goes to the first queue of its role or is refused.
+func (s *Scheduler) receive(m submitMsg) {
+	s.taken++
+	s.takenToks += len(m.req.PromptIDs)
+	s.arrivals++
+	q := &sequence{
+		req: m.req, sink: m.sink, arrival: s.arrivals,
+		prompt: len(m.req.PromptIDs),
+		tokens: append(make([]int32, 0, len(m.req.PromptIDs)+min(max(m.req.Sampling.MaxNewTokens, 1), 256)), m.req.PromptIDs...),
+	}
+	q.timeline.Start(s.deps.Clock, s.cfg.Role.form())
+	q.seed = s.seeds.Uint64()
+	if seed := m.req.Sampling.Seed; seed != nil {
+		q.seed = uint64(*seed)
+	}
+	s.in[stateNew].add(q)
+	if outcome, message := s.judge(q); outcome != "" {
+		s.finish(q, abort(outcome, message))
+		return
+	}
+	s.live[q.req.RID] = q
+	switch s.cfg.Role {
+	case Unified:
+		s.becomeWaiting(q)
+	case Prefill:
+		if !q.req.Bootstrap.Fake() {
+			q.sending = s.deps.Sender.Open(q.req.Bootstrap.Room, q.prompt)
+		}
+		s.becomeBootstrapping(q)
+	case Decode:
+		if !q.req.Bootstrap.Fake() {
+			q.receiving = s.deps.Receiver.Open(*q.req.Bootstrap, q.prompt)
+		}
+		s.becomePreallocating(q)
+	}
+}
+
+// judge gives the outcome of a request that can't be served, with a message for the client; "" for one that can.
+func (s *Scheduler) judge(q *sequence) (outcome request.Outcome, message string) {
+	switch {
+	case s.live[q.req.RID] != nil:
+		return request.OutcomeInternal, fmt.Sprintf("rid %q belongs to a request that lives: send another rid", q.req.RID)
+	case q.prompt == 0:
+		return request.OutcomeInternal, "the prompt has no tokens: send at least one"
+	case q.prompt+1 > s.limit:
+		return request.OutcomeTooLong, fmt.Sprintf("the prompt has %d tokens, but this engine serves at most %d "+
+			"(context length %d, KV capacity %d, one token for the answer): shorten the prompt",
+			q.prompt, s.limit-1, s.cfg.ContextLength, s.pool.Stats().Capacity)
+	case s.cfg.Role != Unified && q.req.Bootstrap == nil:
+		return request.OutcomeBootstrapFailed, fmt.Sprintf("a %s engine serves requests with bootstrap_host, bootstrap_port and "+
+			"bootstrap_room: send the request through the router", s.cfg.Role)
+	case s.cfg.MaxQueued > 0 && s.queued() >= s.cfg.MaxQueued:
+		return request.OutcomeRefused, fmt.Sprintf("the queue is full (%d requests): try again later", s.cfg.MaxQueued)
+	}
+	for i, id := range q.req.PromptIDs {
+		if id < 0 || int(id) >= s.cfg.VocabSize {
+			return request.OutcomeInternal, fmt.Sprintf("input_ids[%d] is %d: token ids of this model are 0 to %d", i, id, s.cfg.VocabSize-1)
+		}
+	}
+	return "", ""
+}
+
+// queued counts requests that wait for their first batch.
+func (s *Scheduler) queued() int {
+	return len(s.in[stateBootstrapping]) + len(s.in[statePreallocating]) + len(s.in[stateWaiting])
+}
+
+// applyAborts ends what the messages of this step name.
+func (s *Scheduler) applyAborts() {
+	for _, m := range s.aborts {
+		if !m.prefix {
+			if q := s.live[m.rid]; q != nil {
+				s.finish(q, abort(m.reason, abortMessage(m.reason)))
+			}
+			continue
+		}
+		for _, q := range s.all() {
+			if strings.HasPrefix(q.req.RID, m.rid) {
+				s.finish(q, abort(m.reason, abortMessage(m.reason)))
+			}
+		}
+	}
+	s.aborts = s.aborts[:0]
+}
+
+func abortMessage(reason request.Outcome) string {
+	switch reason {
+	case request.OutcomeAbortedClient:
+		return "the client went away"
+	case request.OutcomeAbortedOperator:
+		return "the request was aborted"
+	case request.OutcomeTimeout:
+		return "the request took longer than it may"
+	default:
+		return "the request was aborted: " + string(reason)
+	}
+}
+
+// all gives the live sequences by state and arrival. The slice is valid until the next call.
+func (s *Scheduler) all() []*sequence {
+	seqs := s.scratch.all[:0]
+	for _, l := range s.in {
+		seqs = append(seqs, l...)
+	}
+	s.scratch.all = seqs
+	return seqs
+}
+
+// endAll finishes everything when Run returns; cause is for the clients.
+func (s *Scheduler) endAll(outcome request.Outcome, message string) {
+	for _, q := range s.all() {
+		s.finish(q, abort(outcome, message))
+	}
+	for _, m := range s.inbox.close() {
+		switch m := m.(type) {
+		case submitMsg:
+			m.sink.Put(request.Output{RID: m.req.RID, PromptTokens: len(m.req.PromptIDs), Finish: new(abort(outcome, message))})
+		case flushMsg:
+			m.reply <- ErrEnded
+		}
+	}
+	s.publishLoad(s.deps.Clock.Now())
+}
+
+func (s *Scheduler) log() *slog.Logger { return s.deps.Log }
