@@ -1,0 +1,67 @@
+package cluster
+
+import (
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/sluice-dev/sluice/hack/devcluster/controlplane"
+	"github.com/sluice-dev/sluice/hack/devcluster/node"
+)
+
+// Names of the cluster's programs, which are those of their log files too.
+const (
+	componentEtcd              = "etcd"
+	componentAPIServer         = "kube-apiserver"
+	componentControllerManager = "kube-controller-manager"
+	componentScheduler         = "kube-scheduler"
+	componentContainerd        = "containerd"
+	componentKubelet           = "kubelet"
+	componentProxy             = "kube-proxy"
+)
+
+// components are the names of all programs in the order in which they are stopped: first those that would start
+// pods again, last what the others need.
+func components() []string {
+	return []string{
+		componentScheduler, componentControllerManager, componentKubelet, componentProxy,
+		componentContainerd, componentAPIServer, componentEtcd,
+	}
+}
+
+// controlPlaneComponents returns the programs of the control plane in the order of their start. The
+// authority's certificate stands for all credentials: they are made together.
+func controlPlaneComponents(plane controlplane.Config, programs map[string]string) []component {
+	credentials := []string{plane.CertPath(controlplane.FileCA)}
+	return []component{
+		{name: componentEtcd, path: programs["etcd"], args: plane.EtcdArgs()},
+		{name: componentAPIServer, path: programs["kube-apiserver"], args: plane.APIServerArgs(), inputs: credentials},
+		{name: componentControllerManager, path: programs["kube-controller-manager"], args: plane.ControllerManagerArgs(), inputs: credentials},
+		{name: componentScheduler, path: programs["kube-scheduler"], args: plane.SchedulerArgs(), inputs: credentials},
+	}
+}
+
+// nodeComponents returns the programs of the node that need containerd.
+func nodeComponents(machine node.Config, programs map[string]string) []component {
+	return []component{
+		{name: componentKubelet, path: programs["kubelet"], args: machine.KubeletArgs(), inputs: append([]string{machine.CAPath}, machine.KubeletInputs()...)},
+		{name: componentProxy, path: programs["kube-proxy"], args: machine.ProxyArgs(), inputs: append([]string{machine.CAPath}, machine.ProxyInputs()...)},
+	}
+}
+
+// mayLowerOOMScore reports whether this process may make others less likely to be killed when memory is short,
+// which containerd wants to do for sandboxes.
+func mayLowerOOMScore() (may bool) {
+	const capSysResource = 24
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return false
+	}
+	for _, line := range strings.Split(string(status), "\n") {
+		if value, ok := strings.CutPrefix(line, "CapEff:"); ok {
+			mask, err := strconv.ParseUint(strings.TrimSpace(value), 16, 64)
+			return err == nil && mask&(1<<capSysResource) != 0
+		}
+	}
+	return false
+}
