@@ -22,6 +22,8 @@ type Rank struct {
 type PodSample struct {
 	Name string
 	UID  types.UID
+	// Pool is the EnginePool that controls the pod.
+	Pool types.NamespacedName
 	// Labels of the pod; readers must not write to it.
 	Labels labels.Set
 	Role   v1alpha1.Role

@@ -162,7 +162,7 @@ func (s *Store) sync(targets []target) {
 		}
 		p := s.podLocked(t.pod)
 		if p == nil {
-			p = &podState{PodSample: PodSample{Name: t.pod.Name, UID: t.uid}}
+			p = &podState{PodSample: PodSample{Name: t.pod.Name, UID: t.uid, Pool: t.pool}}
 			if s.pools[t.pool] == nil {
 				s.pools[t.pool] = map[string]*podState{}
 			}

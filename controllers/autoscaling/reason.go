@@ -1,0 +1,147 @@
+package autoscaling
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sluice-dev/sluice/api/v1alpha1"
+)
+
+// Reason is a reason of the condition ScalingActive.
+type Reason string
+
+const (
+	// ReasonValidMetric (True): the autoscaler reads a number.
+	ReasonValidMetric Reason = "ValidMetric"
+	// ReasonSentinelValue (False): an engine reports -1, NaN or an infinity.
+	ReasonSentinelValue Reason = "SentinelValue"
+	// ReasonStaleSample (False): no ready engine answered within the time for which a sample counts.
+	ReasonStaleSample Reason = "StaleSample"
+	// ReasonPartialSamples (False): some ready engines or ranks have a fresh sample and others do not.
+	ReasonPartialSamples Reason = "PartialSamples"
+	// ReasonNoSamples (False): no engine has given a sample yet.
+	ReasonNoSamples Reason = "NoSamples"
+	// ReasonMetricsAPIUnavailable (False): the autoscaler does not reach this operator's custom metrics API: it is not
+	// registered, not ready, or another adapter is registered in its place.
+	ReasonMetricsAPIUnavailable Reason = "MetricsAPIUnavailable"
+	// ReasonScalingDisabled (False): the pool is scaled to zero by hand, which stops autoscaling.
+	ReasonScalingDisabled Reason = "ScalingDisabled"
+	// ReasonHPAError (False): the HorizontalPodAutoscaler says something else; the message is its own.
+	ReasonHPAError Reason = "HPAError"
+	// ReasonPending (Unknown): the HorizontalPodAutoscaler has not been evaluated yet.
+	ReasonPending Reason = "Pending"
+)
+
+// sampleReasons are those that the custom metrics API gives; each stands in its errors as "REASON: ".
+func sampleReasons() []Reason {
+	return []Reason{ReasonSentinelValue, ReasonStaleSample, ReasonPartialSamples, ReasonNoSamples}
+}
+
+// Unavailable is why a custom metric is not a number now. It becomes a status 503, whose message the
+// HorizontalPodAutoscaler copies into its condition. The text holds no ages, so that it stays the same while the cause
+// does.
+type Unavailable struct {
+	Reason Reason
+	Detail string
+}
+
+// Error gives "REASON: detail".
+func (u *Unavailable) Error() string { return string(u.Reason) + ": " + u.Detail }
+
+// status is the error as the API server tells it.
+func (u *Unavailable) status() *apierrors.StatusError {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status:  metav1.StatusFailure,
+		Code:    http.StatusServiceUnavailable,
+		Reason:  metav1.StatusReasonServiceUnavailable,
+		Message: u.Error(),
+		Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: metav1.CauseType(u.Reason), Message: u.Detail}}},
+	}}
+}
+
+// namedPods is how many pods a text names.
+const namedPods = 3
+
+// unavailable writes the pods into the format, which has one %s when there are any.
+func unavailable(reason Reason, metric, format string, pods []string) *Unavailable {
+	detail := format
+	if len(pods) > 0 {
+		slices.Sort(pods)
+		list := strings.Join(pods[:min(len(pods), namedPods)], ", ")
+		if more := len(pods) - namedPods; more > 0 {
+			list += fmt.Sprintf(" and %d more", more)
+		}
+		detail = fmt.Sprintf(format, list)
+	}
+	return &Unavailable{Reason: reason, Detail: metric + ": " + detail}
+}
+
+// ScalingActive gives the condition of a pool from its HorizontalPodAutoscaler, which may be nil when it is not there
+// yet. It is nil for a pool without autoscaling. The caller sets the transition time.
+func ScalingActive(pool *v1alpha1.EnginePool, hpa *autoscalingv2.HorizontalPodAutoscaler) *metav1.Condition {
+	if pool.Spec.Autoscaling == nil {
+		return nil
+	}
+	status, reason, message := scalingActive(hpa)
+	return &metav1.Condition{
+		Type:               v1alpha1.ConditionScalingActive,
+		Status:             status,
+		Reason:             string(reason),
+		Message:            message,
+		ObservedGeneration: pool.Generation,
+	}
+}
+
+func scalingActive(hpa *autoscalingv2.HorizontalPodAutoscaler) (metav1.ConditionStatus, Reason, string) {
+	if hpa == nil {
+		return metav1.ConditionUnknown, ReasonPending, "the HorizontalPodAutoscaler does not exist yet"
+	}
+	var active, able *autoscalingv2.HorizontalPodAutoscalerCondition
+	for i := range hpa.Status.Conditions {
+		switch c := &hpa.Status.Conditions[i]; c.Type {
+		case autoscalingv2.ScalingActive:
+			active = c
+		case autoscalingv2.AbleToScale:
+			able = c
+		}
+	}
+	switch {
+	case able != nil && able.Status == corev1.ConditionFalse:
+		return metav1.ConditionFalse, ReasonHPAError, able.Reason + ": " + able.Message
+	case active == nil:
+		return metav1.ConditionUnknown, ReasonPending, "the HorizontalPodAutoscaler was not evaluated yet"
+	case active.Status == corev1.ConditionTrue:
+		return metav1.ConditionTrue, ReasonValidMetric, active.Message
+	case active.Reason == "ScalingDisabled":
+		return metav1.ConditionFalse, ReasonScalingDisabled, active.Message
+	}
+	for _, reason := range sampleReasons() {
+		if at := strings.Index(active.Message, string(reason)+": "); at >= 0 {
+			return metav1.ConditionFalse, reason, active.Message[at+len(reason)+2:]
+		}
+	}
+	for _, text := range apiUnavailableTexts() {
+		if strings.Contains(active.Message, text) {
+			return metav1.ConditionFalse, ReasonMetricsAPIUnavailable, active.Message
+		}
+	}
+	return metav1.ConditionFalse, ReasonHPAError, active.Reason + ": " + active.Message
+}
+
+// apiUnavailableTexts are parts of the messages that an autoscaler gives when custom.metrics.k8s.io is not registered,
+// its server does not answer, or a server answers that does not know the metric.
+func apiUnavailableTexts() []string {
+	return []string{
+		"no custom metrics API (custom.metrics.k8s.io) registered",
+		"the server is currently unable to handle the request",
+		"the server could not find the metric",
+		"no metrics returned from custom metrics API",
+	}
+}
