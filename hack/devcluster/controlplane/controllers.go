@@ -19,6 +19,7 @@ func (c Config) ControllerManagerArgs() []string {
 		"--cluster-signing-cert-file=" + c.CertPath(FileCA),
 		"--cluster-signing-key-file=" + c.CertPath("ca.key"),
 		"--allocate-node-cidrs=false",
+		"--flex-volume-plugin-dir=" + c.Path("volume-plugins"),
 		"--horizontal-pod-autoscaler-sync-period=5s",
 		"--horizontal-pod-autoscaler-downscale-stabilization=15s",
 		"--horizontal-pod-autoscaler-initial-readiness-delay=5s",

@@ -66,9 +66,9 @@ func readProc(pid int, file string) (string, error) {
 	return string(data), nil
 }
 
-// publicFolders are the parts of the cluster's folder that its users name to programs of their own: kubeconfigs
-// and logs.
-var publicFolders = []string{"kubeconfig/", "logs/"}
+// publicParts are the parts of the cluster's folder that its users name to programs of their own: the
+// administrator's kubeconfig and logs.
+var publicParts = []string{"kubeconfig/admin.yaml", "logs/"}
 
 // mentions reports whether an argument holds a path inside dir, alone or after an equals sign or a scheme. The
 // folder itself is not enough, nor are its public parts: a person may name those to another program.
@@ -83,8 +83,8 @@ func mentions(cmdline, dir string) (mentioned bool) {
 }
 
 func public(path string) (public bool) {
-	for _, folder := range publicFolders {
-		if strings.HasPrefix(path, folder) {
+	for _, part := range publicParts {
+		if strings.HasPrefix(path, part) {
 			return true
 		}
 	}
