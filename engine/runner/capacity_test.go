@@ -1,0 +1,118 @@
+package runner
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-dev/sluice/engine/model"
+	"github.com/sluice-dev/sluice/gpu"
+	"github.com/sluice-dev/sluice/gpu/host/reference"
+)
+
+func TestInfo(t *testing.T) {
+	dir := seededModel(t, model.SeededOptions{Hidden: 16, Layers: 3, Heads: 2, KVHeads: 1, Intermediate: 20, VocabSize: 50, ContextLength: 40, EOSTokenIDs: []int32{49, 7}})
+	device := reference.New()
+	r := newRunner(t, Config{ModelDir: dir, PageSize: 4, MaxTotalTokens: 43, Device: device})
+	got := r.Info()
+	got.Device.MemoryBytes, got.Device.MemoryFreeBytes = 0, 0
+	const layer = 16 + (16+2*8)*16 + 16*16 + 16 + 2*20*16 + 20*16
+	want := Info{
+		NumLayers: 3, PageBytesPerLayer: 4 * 2 * 4 * 1 * 8, PageSize: 4, MaxTotalTokens: 40, ContextLength: 40, VocabSize: 50,
+		EOSTokenIDs: []int32{7, 49}, WeightBytes: 4 * (3*layer + 16 + 2*50*16), KVBytes: 10 * 3 * 256, DType: "float32",
+		Device: gpu.Info{Name: "cpu", Kernels: "reference", Threads: 1},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("info (-want +got):\n%s", diff)
+	}
+	if r.Pages().Pages() != 10 {
+		t.Errorf("%d pages, want 10", r.Pages().Pages())
+	}
+}
+
+func TestCapacity(t *testing.T) {
+	info := Info{NumLayers: 2, PageBytesPerLayer: 100, ContextLength: 50, WeightBytes: 1000}
+	tests := []struct {
+		name, reason string
+		cfg          Config
+		freeBytes    int64
+		want         int // pages
+		wantErr      string
+	}{
+		{"given", "rounded down to whole pages", Config{PageSize: 16, MaxTotalTokens: 47}, 0, 2, ""},
+		{"from memory", "(0.5*6000 - 1000) / 200", Config{PageSize: 16}, 6000, 10, ""},
+		{"fraction", "(0.9*6000 - 1000) / 200", Config{PageSize: 16, MemFraction: 0.9}, 6000, 22, ""},
+		{"capped", "32 contexts of 50 are 100 pages", Config{PageSize: 16}, 1 << 40, 100, ""},
+		{"unknown memory", "the cap is all there is", Config{PageSize: 16}, 0, 100, ""},
+		{"too little", "", Config{PageSize: 16}, 2300, 0,
+			"no memory for KV: 0.5 of 2300 free bytes, less 1000 of weights, is under one page of 200 bytes: raise the memory fraction or set max total tokens"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := test.cfg.pages(info, test.freeBytes)
+			message := ""
+			if err != nil {
+				message = err.Error()
+			}
+			if got != test.want || message != test.wantErr {
+				t.Errorf("%s: %d pages, error %q; want %d, %q", test.reason, got, message, test.want, test.wantErr)
+			}
+		})
+	}
+}
+
+func TestNewRefusesBadConfigs(t *testing.T) {
+	dir := seededModel(t, model.SeededOptions{Hidden: 16, Layers: 1, Heads: 2, VocabSize: 50})
+	tests := []struct {
+		name string
+		cfg  Config
+		want string
+	}{
+		{"page size", Config{ModelDir: dir}, "runner config: page size is 0: want 1 to 65536 tokens"},
+		{"capacity", Config{ModelDir: dir, PageSize: 16, MaxTotalTokens: 15}, "runner config: max total tokens is 15: want 0 (from memory) or at least a page of 16"},
+		{"fraction", Config{ModelDir: dir, PageSize: 16, MemFraction: 1.5}, "runner config: memory fraction is 1.5: want 0 (the default, 0.5) to 1"},
+		{"threads", Config{ModelDir: dir, PageSize: 16, Threads: -1}, "start device: threads is -1: want 0 (one per CPU) or more"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			_, err := New(test.cfg)
+			if err == nil || err.Error() != test.want {
+				t.Errorf("error %v, want %s", err, test.want)
+			}
+		})
+	}
+	if _, err := New(Config{ModelDir: t.TempDir(), PageSize: 16}); err == nil {
+		t.Error("empty model folder: want an error")
+	}
+}
+
+func TestPageStoreRefusesWhatDoesNotFit(t *testing.T) {
+	dir := seededModel(t, model.SeededOptions{Hidden: 16, Layers: 1, Heads: 2, KVHeads: 1, VocabSize: 50})
+	pages := newRunner(t, Config{ModelDir: dir, PageSize: 4, MaxTotalTokens: 40}).Pages()
+	tests := []struct {
+		name  string
+		layer int
+		page  int32
+		bytes int
+		want  string
+	}{
+		{"layer", 1, 0, 256, "KV page: layer is 1: want 0 to 0"},
+		{"negative layer", -1, 0, 256, "KV page: layer is -1: want 0 to 0"},
+		{"page", 0, 10, 256, "KV page: page is 10: want 0 to 9"},
+		{"negative page", 0, -1, 256, "KV page: page is -1: want 0 to 9"},
+		{"size", 0, 0, 255, "KV page: page of 255 bytes: want 256"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			if err := pages.WritePage(test.layer, test.page, make([]byte, test.bytes)); err == nil || err.Error() != "write "+test.want {
+				t.Errorf("write: error %v, want %s", err, test.want)
+			}
+			defer func() {
+				if err, _ := recover().(error); err == nil || err.Error() != "read "+test.want {
+					t.Errorf("read: panic %v, want %s", err, test.want)
+				}
+			}()
+			pages.ReadPage(test.layer, test.page, make([]byte, test.bytes))
+		})
+	}
+}
