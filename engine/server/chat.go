@@ -1,0 +1,221 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/sluice-dev/sluice/engine/ledger"
+	"github.com/sluice-dev/sluice/engine/tokenizer"
+)
+
+// chatAnswer is the body of /v1/chat/completions, and of each chunk of its stream.
+type chatAnswer struct {
+	ID      string       `json:"id"`
+	Object  string       `json:"object"` // chat.completion, chat.completion.chunk
+	Created int64        `json:"created"`
+	Model   string       `json:"model"`
+	Choices []chatChoice `json:"choices"`
+	Usage   *usage       `json:"usage"`
+}
+
+// chatChoice has a message in a whole answer and a delta in a chunk.
+type chatChoice struct {
+	Index        int          `json:"index"`
+	Message      *chatMessage `json:"message,omitempty"`
+	Delta        *chatDelta   `json:"delta,omitempty"`
+	Logprobs     *string      `json:"logprobs"` // always null
+	FinishReason *string      `json:"finish_reason"`
+	MatchedStop  any          `json:"matched_stop"`
+}
+
+type chatMessage struct {
+	Role    string `json:"role"`
+	Content string `json:"content"`
+}
+
+type chatDelta struct {
+	Role    string  `json:"role,omitempty"`
+	Content *string `json:"content,omitempty"`
+}
+
+const roleAssistant = "assistant"
+
+func (s *Server) chatCompletions(w http.ResponseWriter, r *http.Request) {
+	arrival := s.arrival()
+	e, err := s.admit()
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	defer s.dismiss()
+	o, err := s.body(w, r)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	req, err := s.readChat(r, e, o, arrival)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	j, err := s.start(r.Context(), e, req.specs)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	if req.stream {
+		s.streamChat(r.Context(), newEventStream(w), j, req.options)
+		return
+	}
+	answers, err := j.collect(r.Context())
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	body := s.chatAnswer(j, "chat.completion")
+	body.Usage = j.usage(s.cfg.EnableCacheReport)
+	body.Choices = []chatChoice{{
+		Message:      &chatMessage{Role: roleAssistant, Content: answers[0].text.String()},
+		FinishReason: finishReason(answers[0].finish), MatchedStop: matchedStop(answers[0].finish),
+	}}
+	writeJSON(w, http.StatusOK, body)
+}
+
+// readChat turns the body into one sequence.
+func (s *Server) readChat(r *http.Request, e *engine, o *object, arrival ledger.Timeline) (openAIRequest, *apiError) {
+	messages := readMessages(o)
+	if tools, present := o.value("tools"); present && string(tools) != "[]" {
+		o.fail(unsupportedField("tools", "leave it out; the engine does not read tool calls from answers"))
+	}
+	if o.boolean("logprobs", false) {
+		o.fail(unsupportedField("logprobs", "send false or leave it out"))
+	}
+	if o.integer("top_logprobs", 0) != 0 {
+		o.fail(unsupportedField("top_logprobs", "send 0 or leave it out"))
+	}
+	if o.boolean("continue_final_message", false) {
+		o.fail(unsupportedField("continue_final_message", "send false or leave it out"))
+	}
+	refuseResponseFormat(o)
+	var extra map[string]any
+	if raw, present := o.value("chat_template_kwargs"); present && json.Unmarshal(raw, &extra) != nil {
+		o.failField("chat_template_kwargs", "must be an object, not %s", kindOf(raw))
+	}
+	generationPrompt := o.boolean("add_generation_prompt", true)
+	req, err := s.readOpenAI(r, o, openAISampling(o, 0), 1, arrival)
+	if err != nil {
+		return req, err
+	}
+	text, templateErr := e.tokenizer.ApplyChatTemplate(messages, generationPrompt, extra)
+	if templateErr != nil {
+		return req, badField("messages", "do not fit the model's chat template: %v", templateErr)
+	}
+	ids := e.tokenizer.Encode(text, false)
+	if err := checkPrompt(e.info, "messages", ids, false); err != nil {
+		return req, err
+	}
+	return req, fillPrompts(e, req.specs, [][]int32{ids}, maxTokensField(o), false)
+}
+
+// readMessages reads the conversation.
+func readMessages(o *object) []tokenizer.Message {
+	objects := o.objects("messages")
+	if len(objects) == 0 {
+		o.failField("messages", "must hold at least one message")
+		return nil
+	}
+	messages := make([]tokenizer.Message, len(objects))
+	for i, m := range objects {
+		messages[i] = tokenizer.Message{Role: m.string("role", ""), Content: readContent(m)}
+		if messages[i].Role == "" {
+			m.failField("role", "is missing: send system, user or assistant")
+		}
+		for name, raw := range m.raw {
+			if name == "role" || name == "content" {
+				continue
+			}
+			var value any
+			if json.Unmarshal(raw, &value) == nil && value != nil {
+				if messages[i].Extra == nil {
+					messages[i].Extra = map[string]any{}
+				}
+				messages[i].Extra[name] = value
+			}
+		}
+	}
+	return messages
+}
+
+// readContent reads a message's content: a string, text parts, or null as in a turn that only called tools.
+func readContent(m *object) string {
+	raw, present := m.value("content")
+	switch {
+	case !present:
+		if _, named := m.raw["content"]; !named && !m.has("tool_calls") {
+			m.failField("content", "is missing: send the text")
+		}
+		return ""
+	case isKind(raw, '"'):
+		return m.string("content", "")
+	case !isKind(raw, '['):
+		m.failField("content", "must be a string or an array of text parts, not %s", kindOf(raw))
+		return ""
+	}
+	var text strings.Builder
+	for i, part := range m.objects("content") {
+		if kind := part.string("type", "text"); kind != "text" {
+			m.fail(unsupportedField(fmt.Sprintf("%scontent[%d].type", m.path, i), "send text, not "+kind))
+			return ""
+		}
+		if !part.has("text") {
+			part.failField("text", "is missing")
+		}
+		text.WriteString(part.string("text", ""))
+	}
+	return text.String()
+}
+
+// chatAnswer is an answer, or a chunk, without choices.
+func (s *Server) chatAnswer(j *job, object string) chatAnswer {
+	first := j.sequences[0]
+	return chatAnswer{
+		ID: first.rid, Object: object, Model: s.cfg.ServedModelName, Choices: []chatChoice{},
+		Created: s.unixSeconds(first.timeline.Started()),
+	}
+}
+
+// streamChat sends the role, the text as it comes, the reason of the end, and the usage when asked for.
+func (s *Server) streamChat(ctx context.Context, events *eventStream, j *job, options streamOptions) {
+	chunk := s.chatAnswer(j, "chat.completion.chunk")
+	send := func(choice chatChoice) {
+		chunk.Choices = []chatChoice{choice}
+		if options.everyChunk {
+			chunk.Usage = j.usage(s.cfg.EnableCacheReport)
+		}
+		events.send(chunk)
+	}
+	err := j.stream(ctx, func(_ int, p piece) {
+		if !events.begun {
+			empty := ""
+			send(chatChoice{Delta: &chatDelta{Role: roleAssistant, Content: &empty}})
+		}
+		if p.text != "" {
+			send(chatChoice{Delta: &chatDelta{Content: &p.text}})
+		}
+		if p.finish != nil {
+			send(chatChoice{Delta: &chatDelta{}, FinishReason: finishReason(p.finish), MatchedStop: matchedStop(p.finish)})
+		}
+	})
+	if err != nil {
+		events.fail(err)
+		return
+	}
+	if options.atEnd {
+		chunk.Choices, chunk.Usage = []chatChoice{}, j.usage(s.cfg.EnableCacheReport)
+		events.send(chunk)
+	}
+	events.done()
+}

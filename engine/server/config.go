@@ -1,0 +1,181 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/sluice-dev/sluice/engine/rank"
+)
+
+// Version is what the engine says of itself.
+const Version = "0.1.0"
+
+// Config is everything that the flags of `serve` say. Validate it once; after that it does not change.
+type Config struct {
+	ModelPath       string // --model-path: directory of config.json, model.safetensors, tokenizer.json
+	ServedModelName string // --served-model-name; empty: ModelPath
+	Host            string // --host
+	Port            int    // --port; 0: a free one
+
+	APIKey      string // --api-key: guards the user's routes; empty: open
+	AdminAPIKey string // --admin-api-key: guards control routes; empty: APIKey does
+
+	EnableMetrics       bool              // --enable-metrics
+	EnableCacheReport   bool              // --enable-cache-report: cached tokens in usage
+	ExtraMetricLabels   map[string]string // --extra-metric-labels
+	CustomLabelsHeader  string            // --tokenizer-metrics-custom-labels-header
+	AllowedCustomLabels []string          // --tokenizer-metrics-allowed-custom-labels
+
+	MaxBodyBytes    int64         // --max-body-bytes
+	HealthTimeout   time.Duration // SGLANG_HEALTH_CHECK_TIMEOUT: until a health check without output fails
+	HealthGenerates bool          // SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION: /health asks the rank for a token
+
+	DrainAccept  time.Duration // --drain-accept: after SIGTERM, still taking requests while health says 503
+	DrainTimeout time.Duration // --drain-timeout: after SIGTERM, until what still runs is aborted
+
+	BootstrapPort int // --disaggregation-bootstrap-port; 0: a free one
+
+	// Rank is what the rank process gets. Its model directory, names, metrics and disaggregation addresses are filled in
+	// from the fields above.
+	Rank rank.Config
+}
+
+// Default is the configuration without any flag.
+func Default() Config {
+	return Config{
+		Host: "127.0.0.1", Port: 30000, CustomLabelsHeader: "x-custom-labels", MaxBodyBytes: 8 << 20,
+		HealthTimeout: 20 * time.Second, HealthGenerates: true, DrainAccept: 2 * time.Second, DrainTimeout: 60 * time.Second,
+		BootstrapPort: 8998,
+		Rank:          rank.Config{DecodeLogInterval: 40, LogLevel: "info"},
+	}
+}
+
+// Validate gives the configuration with everything derived filled in, or every fault that it has, each with its flag and
+// what to write instead. The metrics directory and the bootstrap server's address are known only to Serve.
+func (c Config) Validate() (Config, error) {
+	var faults []error
+	refuse := func(flag, format string, args ...any) {
+		faults = append(faults, fmt.Errorf("--"+flag+" "+format, args...))
+	}
+	if c.ModelPath == "" {
+		refuse("model-path", "is missing: name the model's directory, for example one that `sluice-engine init-model` wrote")
+	}
+	if c.ServedModelName == "" {
+		c.ServedModelName = c.ModelPath
+	}
+	if c.Host == "" {
+		refuse("host", "is empty: give 127.0.0.1, or 0.0.0.0 for all interfaces")
+	}
+	checkPort(refuse, "port", c.Port)
+	checkPort(refuse, "disaggregation-bootstrap-port", c.BootstrapPort)
+	if c.MaxBodyBytes < 1 {
+		refuse("max-body-bytes", "is %d: give at least 1; the default is %d", c.MaxBodyBytes, Default().MaxBodyBytes)
+	}
+	for _, f := range []struct {
+		flag  string
+		value time.Duration
+	}{{"drain-accept", c.DrainAccept}, {"drain-timeout", c.DrainTimeout}} {
+		if f.value < 0 {
+			refuse(f.flag, "is %v: give seconds, at least 0", f.value)
+		}
+	}
+	if c.DrainAccept > c.DrainTimeout {
+		refuse("drain-accept", "is %v, longer than --drain-timeout (%v): give at most that", c.DrainAccept, c.DrainTimeout)
+	}
+	if c.HealthTimeout <= 0 {
+		faults = append(faults, fmt.Errorf("SGLANG_HEALTH_CHECK_TIMEOUT is %v: give seconds, more than 0", c.HealthTimeout))
+	}
+	c.checkRankNumbers(refuse)
+	c.checkDisaggregation(refuse)
+	if err := errors.Join(faults...); err != nil {
+		return Config{}, err
+	}
+	c.Rank.ModelDir, c.Rank.ServedModelName = c.ModelPath, c.ServedModelName
+	c.Rank.Metrics.Enabled, c.Rank.Metrics.Labels = c.EnableMetrics, c.ExtraMetricLabels
+	return c, nil
+}
+
+type refusal func(flag, format string, args ...any)
+
+func checkPort(refuse refusal, flag string, port int) {
+	if port < 0 || port > 65535 {
+		refuse(flag, "is %d: give a port from 1 to 65535, or 0 for a free one", port)
+	}
+}
+
+// checkRankNumbers refuses what the rank could not use, in the words of the flags.
+func (c Config) checkRankNumbers(refuse refusal) {
+	r := c.Rank
+	for _, f := range []struct {
+		flag   string
+		value  int
+		lowest int
+		zero   string // what 0 means
+	}{
+		{"page-size", r.PageSize, 0, "the default of 16"},
+		{"max-total-tokens", r.MaxTotalTokens, 0, "as many as memory allows"},
+		{"context-length", r.ContextLength, 0, "the model's"},
+		{"max-running-requests", r.MaxRunningRequests, 0, "the default of 256"},
+		{"max-running-requests-under-slo", r.MaxRunningRequestsUnderSLO, 0, "--max-running-requests"},
+		{"max-queued-requests", r.MaxQueuedRequests, 0, "no limit"},
+		{"chunked-prefill-size", r.ChunkedPrefillSize, -1, "the default of 2048, -1 for no chunks"},
+		{"max-prefill-tokens", r.MaxPrefillTokens, 0, "the default of 16384"},
+		{"decode-log-interval", r.DecodeLogInterval, 0, "the default of 40"},
+		{"threads", r.Threads, 0, "one for each CPU"},
+	} {
+		if f.value < f.lowest {
+			refuse(f.flag, "is %d: give a positive number, or 0 for %s", f.value, f.zero)
+		}
+	}
+	if r.PageSize > 0 && r.MaxTotalTokens > 0 && r.MaxTotalTokens < r.PageSize {
+		refuse("max-total-tokens", "is %d, less than a page of %d tokens (--page-size): raise it", r.MaxTotalTokens, r.PageSize)
+	}
+	switch r.LogLevel {
+	case "", "debug", "info", "warn", "error":
+	default:
+		refuse("log-level", "is %q: use debug, info, warn or error", r.LogLevel)
+	}
+}
+
+// checkDisaggregation fills in the addresses that decode ranks dial and refuses a mode without what it needs.
+func (c *Config) checkDisaggregation(refuse refusal) {
+	d := &c.Rank.Disagg
+	switch d.Mode {
+	case rank.ModeUnified:
+		return
+	case rank.ModePrefill, rank.ModeDecode:
+	default:
+		refuse("disaggregation-mode", "is %q: use prefill, decode or null", string(d.Mode))
+		return
+	}
+	d.ListenHost = c.Host
+	if d.AdvertiseHost == "" {
+		d.AdvertiseHost = c.Host
+	}
+	if d.Mode == rank.ModePrefill && isWildcard(d.AdvertiseHost) {
+		refuse("disaggregation-host", "is missing and --host is %s, which decode engines can't dial: give this machine's address, or set POD_IP", c.Host)
+	}
+	if d.Secret == "" && !isLoopback(c.Host) {
+		refuse("disaggregation-secret-file", "is missing: peers on other machines authenticate with a shared secret; name the file, or set SLUICE_PD_SECRET on all engines of the service")
+	}
+}
+
+func isWildcard(host string) bool {
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsUnspecified()
+}
+
+func isLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// dialable is how a process on this machine reaches what listens on host.
+func dialable(host string) string {
+	if isWildcard(host) {
+		return "127.0.0.1"
+	}
+	return host
+}

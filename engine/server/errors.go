@@ -1,0 +1,142 @@
+package server
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+
+	"github.com/sluice-dev/sluice/engine/request"
+)
+
+// apiError is a refusal or a failure as the client sees it. It names the field at fault where there is one.
+type apiError struct {
+	status  int    // HTTP status when nothing was sent yet
+	param   string // the body field, "" when no single field is at fault
+	code    string // a short stable word for programs, "" for none
+	message string // what is wrong and what to do instead
+}
+
+func (e *apiError) Error() string { return e.message }
+
+// Words of apiError.code.
+const (
+	codeModelNotFound  = "model_not_found"
+	codeContextLength  = "context_length_exceeded"
+	codeInvalidJSON    = "invalid_json"
+	codeInvalidKey     = "invalid_api_key"
+	codeNotFound       = "not_found"
+	codeMethod         = "method_not_allowed"
+	codeTooLarge       = "body_too_large"
+	codeNotSupported   = "not_supported"
+	codeNotReady       = "not_ready"
+	codeEngineFailed   = "engine_failed"
+	codeInternal       = "internal_error"
+	codeNotFlushed     = "not_idle"
+	statusClientClosed = 499 // the client went away; nobody reads the answer
+)
+
+// badField is a 400 about one field of the body.
+func badField(param, format string, args ...any) *apiError {
+	return &apiError{status: http.StatusBadRequest, param: param, message: param + " " + fmt.Sprintf(format, args...)}
+}
+
+// unsupportedField is a 400 about a field that exists in the API but not yet in this engine.
+func unsupportedField(param, remedy string) *apiError {
+	return &apiError{status: http.StatusBadRequest, param: param, code: codeNotSupported, message: param + " is not supported: " + remedy}
+}
+
+// failure is an error without a field.
+func failure(status int, code, format string, args ...any) *apiError {
+	return &apiError{status: status, code: code, message: fmt.Sprintf(format, args...)}
+}
+
+// outcomeError turns the end of an aborted request into the client's error.
+func outcomeError(rid string, finish request.Finish) *apiError {
+	message := finish.Message
+	if message == "" {
+		message = "request " + rid + " ended: " + string(finish.Outcome)
+	}
+	return &apiError{status: finish.Outcome.HTTPStatus(), code: string(finish.Outcome), message: message}
+}
+
+// kind is the OpenAI error type of a status.
+func (e *apiError) kind() string {
+	switch {
+	case e.status == http.StatusUnauthorized:
+		return "authentication_error"
+	case e.status == http.StatusTooManyRequests, e.status == http.StatusServiceUnavailable:
+		return "overloaded_error"
+	case e.status >= 500:
+		return "server_error"
+	default:
+		return "invalid_request_error"
+	}
+}
+
+// retryable reports whether the same request may succeed on another engine or later.
+func (e *apiError) retryable() bool { return e.status >= 500 }
+
+// errorDetail is the error object that OpenAI's clients read.
+type errorDetail struct {
+	Message   string  `json:"message"`
+	Type      string  `json:"type"`
+	Param     *string `json:"param"`
+	Code      *string `json:"code"`
+	Retryable *bool   `json:"retryable,omitempty"` // in streams only
+}
+
+// errorBody is the body of a refused request: SGLang's flat fields, and the same as OpenAI's clients expect it.
+type errorBody struct {
+	Object  string      `json:"object"` // always "error"
+	Message string      `json:"message"`
+	Type    string      `json:"type"`
+	Param   *string     `json:"param"`
+	Code    int         `json:"code"` // the HTTP status
+	Error   errorDetail `json:"error"`
+}
+
+// errorEvent is the data of a stream's error event.
+type errorEvent struct {
+	Error errorDetail `json:"error"`
+}
+
+func optional(text string) *string {
+	if text == "" {
+		return nil
+	}
+	return &text
+}
+
+func (e *apiError) detail() errorDetail {
+	return errorDetail{Message: e.message, Type: e.kind(), Param: optional(e.param), Code: optional(e.code)}
+}
+
+func (e *apiError) body() errorBody {
+	return errorBody{Object: "error", Message: e.message, Type: e.kind(), Param: optional(e.param), Code: e.status, Error: e.detail()}
+}
+
+func (e *apiError) event() errorEvent {
+	detail, retryable := e.detail(), e.retryable()
+	detail.Retryable = &retryable
+	return errorEvent{Error: detail}
+}
+
+// writeError answers with an error; nothing must have been written before.
+func writeError(w http.ResponseWriter, err *apiError) {
+	if err.status == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", "Bearer")
+	}
+	writeJSON(w, err.status, err.body())
+}
+
+// writeJSON answers with a value. The write's error is dropped on purpose: it can only say that the client has gone.
+func writeJSON(w http.ResponseWriter, status int, value any) {
+	body, err := json.Marshal(value)
+	if err != nil {
+		status = http.StatusInternalServerError
+		body, _ = json.Marshal(failure(status, codeInternal, "encode the answer: %v", err).body())
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(body, '\n'))
+}

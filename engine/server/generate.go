@@ -1,0 +1,285 @@
+package server
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/sluice-dev/sluice/engine/ledger"
+	"github.com/sluice-dev/sluice/engine/request"
+)
+
+const nativeMaxNewTokens = 128 // SGLang's default
+
+// generateAnswer is the body of /generate for one sequence, and of each chunk of its stream, which repeats the text and
+// the tokens so far.
+type generateAnswer struct {
+	Text      string   `json:"text"`
+	OutputIDs []int32  `json:"output_ids"`
+	MetaInfo  metaInfo `json:"meta_info"`
+	Index     *int     `json:"index,omitempty"` // in streamed batches
+}
+
+// metaInfo describes a sequence. Times are Unix seconds, durations seconds; they are present with --enable-metrics only.
+type metaInfo struct {
+	ID                  string        `json:"id"`
+	FinishReason        any           `json:"finish_reason"` // null while the sequence lives
+	PromptTokens        int           `json:"prompt_tokens"`
+	CompletionTokens    int           `json:"completion_tokens"`
+	CachedTokens        int           `json:"cached_tokens"`
+	CachedTokensDetails cachedDetails `json:"cached_tokens_details"`
+	WeightVersion       string        `json:"weight_version"`
+	DPRank              *int          `json:"dp_rank"`               // null: there is one
+	E2ELatency          *float64      `json:"e2e_latency,omitempty"` // at the end
+
+	QueueTime              *float64 `json:"queue_time,omitempty"`
+	ForwardEntryTime       *float64 `json:"forward_entry_time,omitempty"`
+	PrefillFinishedTime    *float64 `json:"prefill_finished_time,omitempty"`
+	RequestReceivedTime    *float64 `json:"request_received_ts,omitempty"`
+	DispatchFinishTime     *float64 `json:"api_server_dispatch_finish_ts,omitempty"`
+	RequestFinishedTime    *float64 `json:"request_finished_ts,omitempty"`
+	FirstTokenLatency      *float64 `json:"first_token_latency,omitempty"`
+	DecodeTokensThroughput *float64 `json:"decode_throughput,omitempty"` // tokens per second
+}
+
+// cachedDetails says where cached tokens came from; the device's memory is the only tier.
+type cachedDetails struct {
+	Device int `json:"device"`
+	Host   int `json:"host"`
+}
+
+type stopReason struct {
+	Type    request.FinishType `json:"type"`
+	Matched any                `json:"matched,omitempty"`
+}
+
+type lengthReason struct {
+	Type   request.FinishType `json:"type"`
+	Length int                `json:"length"` // the completion tokens that were allowed
+}
+
+const weightVersion = "default"
+
+func (s *Server) generate(w http.ResponseWriter, r *http.Request) {
+	arrival := s.arrival()
+	e, err := s.admit()
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	defer s.dismiss()
+	o, err := s.body(w, r)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	specs, batch, err := s.readGenerate(e, o, arrival)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	j, err := s.start(r.Context(), e, specs)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	if specs[0].streaming {
+		s.streamGenerate(r.Context(), newEventStream(w), j, batch)
+		return
+	}
+	answers, err := j.collect(r.Context())
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	list := make([]generateAnswer, len(answers))
+	for i := range answers {
+		list[i] = s.generateAnswer(j.sequences[i], &answers[i])
+	}
+	if batch {
+		writeJSON(w, http.StatusOK, list)
+		return
+	}
+	writeJSON(w, http.StatusOK, list[0])
+}
+
+// readGenerate turns the body into sequences.
+func (s *Server) readGenerate(e *engine, o *object, arrival ledger.Timeline) (specs []sequenceSpec, batch bool, err *apiError) {
+	field := "text"
+	if !o.has("text") && o.has("input_ids") {
+		field = "input_ids"
+	} else if o.has("input_ids") {
+		o.failField("input_ids", "and text exclude each other: send one of them")
+	}
+	p := readPrompts(o, field)
+	if field == "text" && len(p.ids) > 0 {
+		o.failField("text", "must be a string or an array of strings; send token ids as input_ids")
+	}
+	if field == "input_ids" && len(p.texts) > 0 {
+		o.failField("input_ids", "must hold token ids; send strings as text")
+	}
+	if o.boolean("return_logprob", false) {
+		o.fail(unsupportedField("return_logprob", "send false or leave it out"))
+	}
+	if o.has("lora_path") {
+		o.fail(unsupportedField("lora_path", "leave it out"))
+	}
+	if o.has("session_params") || o.has("session_id") {
+		o.fail(unsupportedField("session_params", "leave it out"))
+	}
+	base := sequenceSpec{
+		priority: priority(o), streaming: o.boolean("stream", false), uncounted: !o.boolean("log_metrics", true),
+		labels: s.bodyLabels(o), timeline: arrival,
+	}
+	count := p.count()
+	params := readSamplingParams(o, count)
+	rids := identity(o, count)
+	bootstraps := s.readBootstraps(o, count)
+	if *o.fault != nil {
+		return nil, false, *o.fault
+	}
+	ids, err := p.encode(e, true)
+	if err != nil {
+		return nil, false, err
+	}
+	for i := range count {
+		spec := base
+		spec.rid, spec.prompt, spec.bootstrap, spec.sampling = rids[i], ids[i], bootstraps[i], params[i].sampling
+		if !params[i].named {
+			spec.sampling.MaxNewTokens = min(spec.sampling.MaxNewTokens, e.info.ContextLength-len(ids[i]))
+		}
+		if err := boundNewTokens(e.info, &spec.sampling, len(ids[i]), params[i].path+"max_new_tokens"); err != nil {
+			return nil, false, err
+		}
+		specs = append(specs, spec)
+	}
+	return specs, p.batch, nil
+}
+
+// samplingParams are the sampling parameters of one sequence.
+type samplingParams struct {
+	sampling
+	named bool // the client gave the maximum of new tokens
+	path  string
+}
+
+// readSamplingParams reads one object for all sequences, or a list with one for each.
+func readSamplingParams(o *object, count int) []samplingParams {
+	list := make([]samplingParams, count)
+	read := func(inner *object) samplingParams {
+		return samplingParams{sampling: nativeSampling(inner), named: inner.has("max_new_tokens"), path: inner.path}
+	}
+	raw, present := o.value("sampling_params")
+	if !present || !isKind(raw, '[') {
+		one := read(o.object("sampling_params"))
+		for i := range list {
+			list[i] = one
+		}
+		return list
+	}
+	objects := o.objects("sampling_params")
+	if len(objects) != count {
+		o.failField("sampling_params", "must be one object or %d, one for each prompt, not %d", count, len(objects))
+		return list
+	}
+	for i, inner := range objects {
+		list[i] = read(inner)
+	}
+	return list
+}
+
+func (s *Server) streamGenerate(ctx context.Context, events *eventStream, j *job, batch bool) {
+	answers := make([]answer, len(j.sequences))
+	err := j.stream(ctx, func(index int, p piece) {
+		answers[index].add(p)
+		if p.text == "" && len(p.ids) == 0 && p.finish == nil {
+			return
+		}
+		chunk := s.generateAnswer(j.sequences[index], &answers[index])
+		if batch {
+			chunk.Index = &index
+		}
+		events.send(chunk)
+	})
+	if err != nil {
+		events.fail(err)
+		return
+	}
+	events.done()
+}
+
+// generateAnswer describes a sequence so far.
+func (s *Server) generateAnswer(q *sequence, a *answer) generateAnswer {
+	ids := a.ids
+	if ids == nil {
+		ids = []int32{}
+	}
+	return generateAnswer{Text: a.text.String(), OutputIDs: ids, MetaInfo: s.metaInfo(q, a.finish)}
+}
+
+func (s *Server) metaInfo(q *sequence, finish *request.Finish) metaInfo {
+	m := metaInfo{
+		ID: q.rid, PromptTokens: q.promptTokens, CompletionTokens: q.completionTokens, CachedTokens: q.cachedTokens,
+		CachedTokensDetails: cachedDetails{Device: q.cachedTokens}, WeightVersion: weightVersion,
+	}
+	if finish == nil {
+		return m
+	}
+	switch finish.Type {
+	case request.FinishLength:
+		m.FinishReason = lengthReason{Type: finish.Type, Length: q.completionTokens}
+	default:
+		m.FinishReason = stopReason{Type: finish.Type, Matched: matchedStop(finish)}
+	}
+	if nanos, ok := q.timeline.EndToEnd(); ok {
+		m.E2ELatency = secondsOf(nanos)
+	}
+	if s.cfg.EnableMetrics {
+		s.addTimes(&m, q, finish)
+	}
+	return m
+}
+
+// addTimes fills in the times that SGLang gives with metrics on; what did not happen stays absent.
+func (s *Server) addTimes(m *metaInfo, q *sequence, finish *request.Finish) {
+	wall := func(i ledger.Instant, ok bool) *float64 {
+		if !ok {
+			return nil
+		}
+		return secondsOf(s.clock.Wall(i))
+	}
+	m.RequestReceivedTime = wall(q.timeline.Started(), true)
+	m.DispatchFinishTime = wall(q.timeline.At(ledger.StageAwaitOutput))
+	m.RequestFinishedTime = wall(q.timeline.Finished())
+	m.QueueTime = secondsOf(finish.QueueNanos)
+	if finish.ForwardEntryWallNanos > 0 {
+		m.ForwardEntryTime = secondsOf(finish.ForwardEntryWallNanos)
+	}
+	if finish.PrefillEndWallNanos > 0 {
+		m.PrefillFinishedTime = secondsOf(finish.PrefillEndWallNanos)
+	}
+	if nanos, ok := q.timeline.TimeToFirstToken(); ok {
+		m.FirstTokenLatency = secondsOf(nanos)
+	}
+	if perToken, ok := q.timeline.TimePerOutputToken(q.completionTokens); ok {
+		throughput := 1e9 / perToken
+		m.DecodeTokensThroughput = &throughput
+	}
+}
+
+func secondsOf(nanos int64) *float64 {
+	seconds := float64(nanos) / 1e9
+	return &seconds
+}
+
+// unixSeconds is the whole second of an instant.
+func (s *Server) unixSeconds(i ledger.Instant) int64 { return s.clock.Wall(i) / 1e9 }
+
+// bodyLabels reads custom_labels: the allowed keys of it.
+func (s *Server) bodyLabels(o *object) map[string]string {
+	inner := o.object("custom_labels")
+	labels := map[string]string{}
+	for name := range inner.raw {
+		labels[name] = inner.string(name, "")
+	}
+	return s.allowedLabels(labels)
+}

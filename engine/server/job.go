@@ -1,0 +1,86 @@
+package server
+
+import (
+	"context"
+	"strings"
+	"sync"
+
+	"github.com/sluice-dev/sluice/engine/request"
+)
+
+// job is one client request: its sequences, in the order of the answer.
+type job struct {
+	sequences []*sequence
+}
+
+// start hands all sequences of a request to the rank, or none.
+func (s *Server) start(ctx context.Context, e *engine, specs []sequenceSpec) (*job, *apiError) {
+	j := &job{}
+	for _, spec := range specs {
+		q, err := s.submit(ctx, e, spec)
+		if err != nil {
+			j.abandon(ctx)
+			return nil, err
+		}
+		j.sequences = append(j.sequences, q)
+	}
+	return j, nil
+}
+
+func (j *job) abandon(ctx context.Context) {
+	for _, q := range j.sequences {
+		q.abandon(ctx)
+	}
+}
+
+// stream calls each for every piece as it comes: in order for one sequence, in any order between them, never two at a
+// time. It returns when all sequences have ended. The first failure ends the others and is returned; no piece follows it.
+func (j *job) stream(ctx context.Context, each func(index int, p piece)) *apiError {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var (
+		mu    sync.Mutex
+		first *apiError
+		wait  sync.WaitGroup
+	)
+	run := func(index int, q *sequence) {
+		for !q.ended {
+			p, err := q.next(ctx)
+			mu.Lock()
+			switch {
+			case err != nil && first == nil:
+				first = err
+				cancel()
+			case err == nil && first == nil:
+				each(index, p)
+			}
+			mu.Unlock()
+		}
+	}
+	for i, q := range j.sequences[1:] {
+		wait.Go(func() { run(i+1, q) })
+	}
+	run(0, j.sequences[0])
+	wait.Wait()
+	return first
+}
+
+// answer is a whole sequence.
+type answer struct {
+	text   strings.Builder
+	ids    []int32
+	finish *request.Finish
+}
+
+func (a *answer) add(p piece) {
+	a.text.WriteString(p.text)
+	a.ids = append(a.ids, p.ids...)
+	a.finish = p.finish
+}
+
+// collect waits for the whole answer.
+func (j *job) collect(ctx context.Context) ([]answer, *apiError) {
+	answers := make([]answer, len(j.sequences))
+	err := j.stream(ctx, func(index int, p piece) { answers[index].add(p) })
+	return answers, err
+}

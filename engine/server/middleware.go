@@ -1,0 +1,104 @@
+package server
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"io"
+	"net/http"
+	"runtime/debug"
+	"strings"
+)
+
+// countedWriter reports the status when the answer begins.
+type countedWriter struct {
+	http.ResponseWriter
+	started func(status int)
+	begun   bool
+}
+
+func (w *countedWriter) WriteHeader(status int) {
+	if !w.begun && status >= 200 {
+		w.begun = true
+		w.started(status)
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *countedWriter) Write(data []byte) (int, error) {
+	if !w.begun {
+		w.WriteHeader(http.StatusOK)
+	}
+	return w.ResponseWriter.Write(data)
+}
+
+// Unwrap lets http.ResponseController reach Flush.
+func (w *countedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// recover turns a panic of a handler into a 500, or into a broken connection when an answer has begun already.
+func (s *Server) recover(w *countedWriter, r *http.Request) {
+	cause := recover()
+	if cause == nil {
+		return
+	}
+	if err, ok := cause.(error); ok && errors.Is(err, http.ErrAbortHandler) {
+		panic(cause)
+	}
+	s.log.Error("a handler panicked", "route", r.URL.Path, "panic", cause, "stack", string(debug.Stack()))
+	if w.begun {
+		panic(http.ErrAbortHandler)
+	}
+	writeError(w, failure(http.StatusInternalServerError, codeInternal, "the engine failed on this request; its log says why"))
+}
+
+// authorized checks the bearer token against the key that guards the route, in a time that says nothing about it.
+func (s *Server) authorized(a access, r *http.Request) bool {
+	key := ""
+	switch a {
+	case accessOpen:
+	case accessUser:
+		key = s.cfg.APIKey
+	case accessAdmin:
+		key = s.cfg.AdminAPIKey
+		if key == "" {
+			key = s.cfg.APIKey
+		}
+	}
+	if key == "" {
+		return true
+	}
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	given, want := sha256.Sum256([]byte(token)), sha256.Sum256([]byte(key))
+	return strings.EqualFold(scheme, "Bearer") && subtle.ConstantTimeCompare(given[:], want[:]) == 1
+}
+
+// body reads and decodes a request's body. A body over the limit is read to a few times the limit, so that a client that
+// writes before it reads still sees the answer.
+func (s *Server) body(w http.ResponseWriter, r *http.Request) (*object, *apiError) {
+	data, err := s.readBody(w, r)
+	if err != nil {
+		return nil, err
+	}
+	return decodeObject(data)
+}
+
+func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *apiError) {
+	limit := s.cfg.MaxBodyBytes
+	tooLarge := failure(http.StatusRequestEntityTooLarge, codeTooLarge, "the request body is larger than the %d bytes that --max-body-bytes allows", limit)
+	if r.ContentLength > limit && r.Header.Get("Expect") != "" {
+		return nil, tooLarge // the client waits for this answer before it sends
+	}
+	data, err := io.ReadAll(io.LimitReader(r.Body, limit+1))
+	switch {
+	case err != nil && r.Context().Err() != nil:
+		return nil, clientGone()
+	case err != nil:
+		return nil, failure(http.StatusBadRequest, "", "read the request body: %v", err)
+	case int64(len(data)) <= limit:
+		return data, nil
+	}
+	if _, err := io.CopyN(io.Discard, r.Body, 4*limit); !errors.Is(err, io.EOF) {
+		w.Header().Set("Connection", "close")
+	}
+	return nil, tooLarge
+}

@@ -1,0 +1,245 @@
+package server
+
+import (
+	"fmt"
+	"math"
+	"net/http"
+
+	"github.com/google/uuid"
+	"github.com/sluice-dev/sluice/engine/ledger"
+	"github.com/sluice-dev/sluice/engine/rank"
+	"github.com/sluice-dev/sluice/engine/request"
+)
+
+// maxSequences bounds the sequences of one client request.
+const maxSequences = 2048
+
+// prompts are the inputs of one client request, in order: texts, or token ids.
+type prompts struct {
+	param string // the field they came from
+	batch bool   // a list, though perhaps of one
+	texts []string
+	ids   [][]int32
+}
+
+func (p prompts) count() int { return max(len(p.texts), len(p.ids)) }
+
+// readPrompts reads a field that may be a string, a list of strings, a list of token ids or a list of such lists.
+func readPrompts(o *object, name string) prompts {
+	p := prompts{param: o.path + name}
+	raw, present := o.value(name)
+	items, isArray := array(raw)
+	switch {
+	case !present:
+		o.failField(name, "is missing: send the prompt")
+	case isKind(raw, '"'):
+		p.texts = []string{o.string(name, "")}
+	case !isArray:
+		o.failField(name, "must be a string, an array of strings, or token ids, not %s", kindOf(raw))
+	case len(items) == 0:
+		o.failField(name, "must not be an empty array")
+	case isKind(items[0], '"'):
+		p.texts, p.batch = o.strings(name), true
+	case isKind(items[0], '['):
+		p.batch = true
+		for i, item := range items {
+			if !isKind(item, '[') {
+				o.failField(fmt.Sprintf("%s[%d]", name, i), "must be an array of token ids, not %s", kindOf(item))
+				break
+			}
+			field := fmt.Sprintf("%s[%d]", name, i)
+			inner := &object{path: o.path, fault: o.fault, raw: map[string]rawMessage{field: item}}
+			p.ids = append(p.ids, tokenIDs(inner, field))
+		}
+	default:
+		p.ids = [][]int32{tokenIDs(o, name)}
+	}
+	if p.count() > maxSequences {
+		o.failField(name, "must hold at most %d prompts, not %d", maxSequences, p.count())
+	}
+	return p
+}
+
+// encode gives the tokens of each prompt.
+func (p prompts) encode(e *engine, addSpecial bool) ([][]int32, *apiError) {
+	ids := p.ids
+	for _, text := range p.texts {
+		ids = append(ids, e.tokenizer.Encode(text, addSpecial))
+	}
+	for i, prompt := range ids {
+		param := p.param
+		if p.batch {
+			param = fmt.Sprintf("%s[%d]", p.param, i)
+		}
+		if err := checkPrompt(e.info, param, prompt, len(p.texts) == 0); err != nil {
+			return nil, err
+		}
+	}
+	return ids, nil
+}
+
+// checkPrompt refuses a prompt that can never be served.
+func checkPrompt(info rank.Info, param string, ids []int32, fromClient bool) *apiError {
+	if len(ids) == 0 {
+		return badField(param, "must have at least one token")
+	}
+	if limit := info.MaxPromptTokens(); len(ids) > limit {
+		err := badField(param, "has %d tokens, but at most %d fit: the context is %d tokens and the KV pool %d, and one token must be left for the answer",
+			len(ids), limit, info.ContextLength, info.MaxTotalNumTokens)
+		err.code = codeContextLength
+		return err
+	}
+	if !fromClient {
+		return nil
+	}
+	for i, id := range ids {
+		if int(id) >= info.VocabSize {
+			return badField(fmt.Sprintf("%s[%d]", param, i), "is token %d, but the model's tokens end at %d", id, info.VocabSize-1)
+		}
+	}
+	return nil
+}
+
+// boundNewTokens sets MaxNewTokens: what the client asked for must fit the context; what does not fit the KV pool is cut,
+// and without a number the answer may fill both.
+func boundNewTokens(info rank.Info, s *sampling, promptTokens int, param string) *apiError {
+	room := min(info.ContextLength, info.MaxTotalNumTokens) - promptTokens
+	if s.MaxNewTokens == 0 {
+		s.MaxNewTokens = room
+	}
+	if s.MaxNewTokens > info.ContextLength-promptTokens {
+		err := badField(param, "is %d and the prompt has %d tokens, but the context is %d: send at most %d",
+			s.MaxNewTokens, promptTokens, info.ContextLength, info.ContextLength-promptTokens)
+		err.code = codeContextLength
+		return err
+	}
+	s.MaxNewTokens = min(s.MaxNewTokens, room)
+	s.MinNewTokens = min(s.MinNewTokens, s.MaxNewTokens)
+	for i, id := range s.StopTokenIDs {
+		if int(id) >= info.VocabSize {
+			return badField(fmt.Sprintf("stop_token_ids[%d]", i), "is token %d, but the model's tokens end at %d", id, info.VocabSize-1)
+		}
+	}
+	return nil
+}
+
+// identity gives each sequence its rid: the client's, numbered when there are several, or a new one.
+func identity(o *object, count int) []string {
+	given := o.strings("rid")
+	for i, rid := range given {
+		switch {
+		case rid == "":
+			o.failField("rid", "must not be empty: leave it out to get one")
+		case len(rid) > 256:
+			o.failField("rid", "must have at most 256 bytes, but number %d has %d", i, len(rid))
+		}
+	}
+	rids := make([]string, count)
+	switch {
+	case len(given) == 0:
+		for i := range rids {
+			rids[i] = newRID()
+		}
+	case len(given) == count:
+		copy(rids, given)
+	case len(given) == 1:
+		for i := range rids {
+			rids[i] = fmt.Sprintf("%s_%d", given[0], i)
+		}
+	default:
+		o.failField("rid", "must be one string or %d, one for each prompt, not %d", count, len(given))
+	}
+	return rids
+}
+
+func newRID() string {
+	id := uuid.New()
+	return fmt.Sprintf("%x", id[:])
+}
+
+// readBootstraps reads where the two halves of each sequence meet. A unified engine has no use for it.
+func (s *Server) readBootstraps(o *object, count int) []*request.Bootstrap {
+	list := make([]*request.Bootstrap, count)
+	mode := s.cfg.Rank.Disagg.Mode
+	if mode == rank.ModeUnified {
+		return list
+	}
+	rooms := o.integers("bootstrap_room")
+	hosts := o.strings("bootstrap_host")
+	ports := o.integers("bootstrap_port")
+	switch {
+	case len(rooms) == 0:
+		o.failField("bootstrap_room", "is missing: a %s engine serves only requests that a router has paired; send it to the router", mode)
+		return list
+	case len(hosts) == 0 && mode == rank.ModeDecode:
+		o.failField("bootstrap_host", "is missing: name the host of the prefill engine's bootstrap server")
+		return list
+	}
+	for _, f := range []struct {
+		name string
+		n    int
+	}{{"bootstrap_room", len(rooms)}, {"bootstrap_host", len(hosts)}, {"bootstrap_port", len(ports)}} {
+		if f.n > 1 && f.n != count {
+			o.failField(f.name, "must be one value or %d, one for each prompt, not %d", count, f.n)
+			return list
+		}
+	}
+	for i := range list {
+		b := &request.Bootstrap{Port: s.cfg.BootstrapPort}
+		if len(hosts) > 0 {
+			b.Host = hosts[min(i, len(hosts)-1)]
+		}
+		if len(ports) > 0 {
+			port := ports[min(i, len(ports)-1)]
+			if port < 1 || port > 65535 {
+				o.failField("bootstrap_port", "must be from 1 to 65535, not %d", port)
+				return list
+			}
+			b.Port = int(port)
+		}
+		if len(rooms) == count {
+			b.Room = rooms[i]
+		} else if b.Room = rooms[0]; b.Host != request.FakeBootstrapHost {
+			b.Room += int64(i) // both engines count the same way
+		}
+		if b.Room < 0 { // or past the largest
+			o.failField("bootstrap_room", "must be from 0 to %d, not %d", int64(math.MaxInt64), rooms[min(i, len(rooms)-1)])
+			return list
+		}
+		list[i] = b
+	}
+	return list
+}
+
+// priority reads the field of that name.
+func priority(o *object) *int {
+	value := optionalInteger(o, "priority")
+	if value == nil {
+		return nil
+	}
+	if *value < math.MinInt32 || *value > math.MaxInt32 {
+		o.failField("priority", "must fit 32 bits, not be %d", *value)
+		return nil
+	}
+	p := int(*value)
+	return &p
+}
+
+// arrival starts the timeline of a client request; every sequence of it begins there.
+func (s *Server) arrival() ledger.Timeline {
+	return *ledger.NewTimeline(s.clock, ledger.APIServer)
+}
+
+// checkModel refuses another model's name; without one the request is for the model that there is.
+func (s *Server) checkModel(o *object) {
+	name := o.string("model", s.cfg.ServedModelName)
+	if name != s.cfg.ServedModelName {
+		o.fail(modelNotFound(name, s.cfg.ServedModelName))
+	}
+}
+
+func modelNotFound(name, served string) *apiError {
+	err := badField("model", "%q does not exist: this engine serves %q", name, served)
+	err.status, err.code = http.StatusNotFound, codeModelNotFound
+	return err
+}

@@ -1,0 +1,148 @@
+package server
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+)
+
+// access says who may use a route.
+type access int
+
+const (
+	accessOpen  access = iota // everybody: probes and scrapers
+	accessUser                // --api-key, when set
+	accessAdmin               // --admin-api-key when set, else --api-key when set
+)
+
+// route is one row of the table of routes.
+type route struct {
+	pattern string // also the metrics' endpoint; a last segment in braces takes the rest of the path
+	methods []string
+	access  access
+	handle  http.HandlerFunc
+}
+
+// routes is the table, by exact path and by prefix.
+type routes struct {
+	exact  map[string]*route
+	prefix map[string]*route // "/v1/models/" -> /v1/models/{model}
+}
+
+// unmatched is the endpoint of requests that have no route: one value, whatever paths are tried.
+const unmatched = "unmatched"
+
+var (
+	onlyGet   = []string{http.MethodGet, http.MethodHead}
+	onlyPost  = []string{http.MethodPost}
+	postOrPut = []string{http.MethodPost, http.MethodPut}
+	getOrPost = []string{http.MethodGet, http.MethodPost}
+)
+
+// table lists every route of the engine.
+func (s *Server) table() routes {
+	rows := []route{
+		{"/v1/completions", onlyPost, accessUser, s.completions},
+		{"/v1/chat/completions", onlyPost, accessUser, s.chatCompletions},
+		{"/generate", postOrPut, accessUser, s.generate},
+		{"/v1/models", onlyGet, accessUser, s.models},
+		{"/v1/models/{model}", onlyGet, accessUser, s.model},
+		{"/v1/tokenize", onlyPost, accessUser, s.tokenize},
+		{"/v1/detokenize", onlyPost, accessUser, s.detokenize},
+
+		{"/health", onlyGet, accessOpen, s.health},
+		{"/health_generate", onlyGet, accessOpen, s.healthGenerate},
+		{"/server_info", onlyGet, accessUser, s.serverInfo},
+		{"/get_server_info", onlyGet, accessUser, deprecated("/server_info", s.serverInfo)},
+		{"/model_info", onlyGet, accessUser, s.modelInfo},
+		{"/get_model_info", onlyGet, accessUser, deprecated("/model_info", s.modelInfo)},
+		{"/weight_version", onlyGet, accessUser, s.weightVersion},
+		{"/get_load", onlyGet, accessUser, deprecated("/v1/loads", s.getLoad)},
+		{"/v1/loads", onlyGet, accessUser, s.loads},
+
+		{"/flush_cache", getOrPost, accessAdmin, s.flushCache},
+		{"/abort_request", onlyPost, accessAdmin, s.abortRequest},
+	}
+	if s.metrics != nil {
+		rows = append(rows,
+			route{"/metrics", onlyGet, accessOpen, s.metrics.ServeHTTP},
+			route{"/metrics/", onlyGet, accessOpen, s.metrics.ServeHTTP})
+	}
+	t := routes{exact: map[string]*route{}, prefix: map[string]*route{}}
+	for i := range rows {
+		if open := strings.IndexByte(rows[i].pattern, '{'); open >= 0 {
+			t.prefix[rows[i].pattern[:open]] = &rows[i]
+			continue
+		}
+		t.exact[rows[i].pattern] = &rows[i]
+	}
+	return t
+}
+
+// find gives the route of a path, or nil.
+func (t routes) find(path string) *route {
+	if r := t.exact[path]; r != nil {
+		return r
+	}
+	for prefix, r := range t.prefix {
+		if len(path) > len(prefix) && strings.HasPrefix(path, prefix) {
+			return r
+		}
+	}
+	return nil
+}
+
+// deprecated warns the client that a route has a newer name.
+func deprecated(successor string, next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Deprecation", "true")
+		w.Header().Set("Link", "<"+successor+`>; rel="successor-version"`)
+		next(w, r)
+	}
+}
+
+// ServeHTTP finds the route and runs it: counted, guarded by its key, and with a panic turned into an answer.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	found := s.routes.find(r.URL.Path)
+	endpoint := unmatched
+	if found != nil {
+		endpoint = found.pattern
+	}
+	method := r.Method
+	if !knownMethod(method) {
+		method = "OTHER"
+	}
+	answer := &countedWriter{ResponseWriter: w, started: func(status int) { s.events.ResponseStarted(endpoint, method, status) }}
+	s.events.RequestStarted(endpoint, method)
+	defer s.events.RequestEnded(endpoint, method)
+	defer s.recover(answer, r)
+	switch {
+	case found == nil:
+		writeError(answer, failure(http.StatusNotFound, codeNotFound, "there is no route %s", clip(r.URL.Path)))
+	case !slices.Contains(found.methods, r.Method):
+		answer.Header().Set("Allow", strings.Join(found.methods, ", "))
+		writeError(answer, failure(http.StatusMethodNotAllowed, codeMethod, "%s does not take %s: use %s",
+			found.pattern, clip(r.Method), strings.Join(found.methods, " or ")))
+	case !s.authorized(found.access, r):
+		writeError(answer, failure(http.StatusUnauthorized, codeInvalidKey, "the API key is missing or wrong: send the header Authorization: Bearer KEY"))
+	default:
+		found.handle(answer, r)
+	}
+}
+
+func knownMethod(method string) bool {
+	switch method {
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodConnect, http.MethodOptions, http.MethodTrace:
+		return true
+	}
+	return false
+}
+
+// clip shortens what a client sent for an error message.
+func clip(text string) string {
+	const most = 200
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + "…"
+}

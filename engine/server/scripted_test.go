@@ -1,0 +1,274 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sluice-dev/sluice/engine/ledger/ledgertest"
+	"github.com/sluice-dev/sluice/engine/loads"
+	"github.com/sluice-dev/sluice/engine/rank"
+	"github.com/sluice-dev/sluice/engine/request"
+	"github.com/sluice-dev/sluice/engine/tokenizer"
+)
+
+// scriptedRank is a rank in memory that answers as a test says. It holds what it was asked, and who never ended.
+type scriptedRank struct {
+	info  rank.Info
+	load  loads.Load
+	flush error
+
+	// script plays the answer of one request. It runs in its own goroutine and ends by Put of a Finish, or by waiting for
+	// the abort.
+	script func(r *request.Request, s *rank.Stream, aborted <-chan request.Outcome)
+
+	mu       sync.Mutex
+	requests []*request.Request
+	living   map[string]chan request.Outcome
+	refusal  error
+	playing  sync.WaitGroup
+}
+
+func newScriptedRank() *scriptedRank {
+	return &scriptedRank{
+		info: rank.Info{
+			PID: 4711, ModelID: "m", DType: "float32", VocabSize: 320, NumLayers: 2, EOSTokenIDs: []int32{317}, ContextLength: 128,
+			PageSize: 16, MaxTotalNumTokens: 96, MaxRunningRequests: 8, MaxRunningRequestsUnderSLO: 4, WeightBytes: 1 << 30, KVBytes: 1 << 29,
+		},
+		living: map[string]chan request.Outcome{},
+	}
+}
+
+func (r *scriptedRank) Submit(_ context.Context, q *request.Request) (*rank.Stream, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.refusal != nil {
+		return nil, r.refusal
+	}
+	r.requests = append(r.requests, q)
+	aborted := make(chan request.Outcome, 1)
+	r.living[q.RID] = aborted
+	stream := rank.NewStream()
+	r.playing.Go(func() {
+		r.script(q, stream, aborted)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.living, q.RID)
+	})
+	return stream, nil
+}
+
+func (r *scriptedRank) Abort(rid string, reason request.Outcome) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if aborted, ok := r.living[rid]; ok {
+		select {
+		case aborted <- reason:
+		default:
+		}
+	}
+	return nil
+}
+
+func (r *scriptedRank) AbortAll(prefix string) error {
+	r.mu.Lock()
+	rids := slices.Collect(maps.Keys(r.living))
+	r.mu.Unlock()
+	for _, rid := range rids {
+		if strings.HasPrefix(rid, prefix) {
+			_ = r.Abort(rid, request.OutcomeAbortedOperator)
+		}
+	}
+	return nil
+}
+
+func (r *scriptedRank) Loads(context.Context) (loads.Load, error) { return r.load, nil }
+func (r *scriptedRank) Flush(context.Context) error               { return r.flush }
+func (r *scriptedRank) Info() rank.Info                           { return r.info }
+
+func (r *scriptedRank) asked() []*request.Request {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.requests)
+}
+
+// say plays pieces of text, one output each, and a finish with the last. Each piece waits until the one before was taken.
+func (b *bench) say(finish request.Finish, pieces ...string) func(*request.Request, *rank.Stream, <-chan request.Outcome) {
+	return func(r *request.Request, s *rank.Stream, _ <-chan request.Outcome) {
+		out := request.Output{RID: r.RID, PromptTokens: len(r.PromptIDs), CachedTokens: 1}
+		for i, piece := range pieces {
+			out.TokenIDs = b.words.Encode(piece, false)
+			out.CompletionTokens += len(out.TokenIDs)
+			if i == len(pieces)-1 {
+				out.Finish = &finish
+			}
+			taken := b.outputs.wait()
+			s.Put(out)
+			if out.Finish == nil {
+				<-taken
+			}
+		}
+	}
+}
+
+// waitForAbort plays a first output and then nothing until the abort.
+func (b *bench) waitForAbort(first string) func(*request.Request, *rank.Stream, <-chan request.Outcome) {
+	return func(r *request.Request, s *rank.Stream, aborted <-chan request.Outcome) {
+		ids := b.words.Encode(first, false)
+		s.Put(request.Output{RID: r.RID, TokenIDs: ids, PromptTokens: len(r.PromptIDs), CompletionTokens: len(ids)})
+		s.Put(request.Output{
+			RID: r.RID, PromptTokens: len(r.PromptIDs), CompletionTokens: len(ids),
+			Finish: &request.Finish{Type: request.FinishAbort, Outcome: <-aborted},
+		})
+	}
+}
+
+// bench is a server with its parts, for tests.
+type bench struct {
+	*Server
+	rank  *scriptedRank
+	words *tokenizer.Tokenizer
+	clock *ledgertest.Clock
+	seen  *recorder
+}
+
+// seededTokenizer is shared by the tests of the package: it is immutable.
+var seededTokenizer = sync.OnceValues(func() (*tokenizer.Tokenizer, error) {
+	dir, err := mkdirTemp()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := tokenizer.WriteSeeded(dir, 320, 1); err != nil {
+		return nil, err
+	}
+	return tokenizer.Load(dir)
+})
+
+func newBench(t testing.TB, change func(*Config, *scriptedRank)) *bench {
+	t.Helper()
+	words, err := seededTokenizer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := Default()
+	cfg.ModelPath, cfg.ServedModelName = filepath.Join("models", "tiny"), "tiny"
+	cfg.MaxBodyBytes = 4096
+	r := newScriptedRank()
+	if change != nil {
+		change(&cfg, r)
+	}
+	cfg, err = cfg.Validate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bench{rank: r, words: words, clock: ledgertest.New(), seen: &recorder{}}
+	if r.script == nil {
+		r.script = b.say(length(), "Hello", " world")
+	}
+	b.Server = New(cfg, Options{
+		Clock: b.clock, Events: b.seen, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "# metrics\n") }),
+	})
+	if err := b.Attach(r, words); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = r.AbortAll("")
+		r.playing.Wait()
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if len(b.claimed) > 0 || b.inFlight != 0 {
+			t.Errorf("the server holds %d rids and %d requests at the end", len(b.claimed), b.inFlight)
+		}
+	})
+	return b
+}
+
+// call sends one request to the handler.
+func (b *bench) call(method, path, body string, headers ...string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(method, path, strings.NewReader(body))
+	for i := 0; i+1 < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	w := httptest.NewRecorder()
+	b.ServeHTTP(w, r)
+	return w
+}
+
+// recorder keeps the events.
+type recorder struct {
+	mu   sync.Mutex
+	list []any
+}
+
+type (
+	firstToken struct {
+		S     Subject
+		Nanos int64
+	}
+	interToken struct {
+		S     Subject
+		Nanos int64
+		New   int
+	}
+	finished struct {
+		S Subject
+		F Finished
+	}
+	aborted      struct{}
+	loaded       struct{}
+	httpBegun    struct{ Endpoint, Method string }
+	httpEnded    struct{ Endpoint, Method string }
+	httpAnswered struct {
+		Endpoint, Method string
+		Status           int
+	}
+)
+
+func (r *recorder) add(event any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.list = append(r.list, event)
+}
+
+func (r *recorder) events() []any {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.list)
+}
+
+func (r *recorder) FirstToken(s Subject, nanos int64)        { r.add(firstToken{s, nanos}) }
+func (r *recorder) InterToken(s Subject, nanos int64, n int) { r.add(interToken{s, nanos, n}) }
+func (r *recorder) Finished(s Subject, f Finished)           { r.add(finished{s, f}) }
+func (r *recorder) Aborted()                                 { r.add(aborted{}) }
+func (r *recorder) LoadsServed(int64)                        { r.add(loaded{}) }
+func (r *recorder) RequestStarted(endpoint, method string)   { r.add(httpBegun{endpoint, method}) }
+func (r *recorder) ResponseStarted(endpoint, method string, status int) {
+	r.add(httpAnswered{endpoint, method, status})
+}
+func (r *recorder) RequestEnded(endpoint, method string) { r.add(httpEnded{endpoint, method}) }
+
+var errRankDied = errors.New("rank 0 (pid 4711) ended: signal: killed")
+
+// eventually polls a condition until it holds.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	for !holds() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within 10 s: %s", what)
+		}
+		tick := time.NewTimer(time.Millisecond)
+		<-tick.C
+	}
+}

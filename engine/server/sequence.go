@@ -1,0 +1,188 @@
+package server
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/sluice-dev/sluice/engine/ledger"
+	"github.com/sluice-dev/sluice/engine/rank"
+	"github.com/sluice-dev/sluice/engine/request"
+)
+
+// sequenceSpec is one sequence that a client asked for, checked and in tokens.
+type sequenceSpec struct {
+	rid       string
+	prompt    []int32 // [promptTokens], at least one
+	sampling  sampling
+	bootstrap *request.Bootstrap // nil on a unified engine
+	priority  *int
+	streaming bool
+	uncounted bool              // log_metrics=false: nothing of it reaches the metrics
+	labels    map[string]string // the client's custom labels, allowed keys only
+	timeline  ledger.Timeline   // in StageTokenize since the request's arrival
+}
+
+// sequence is a sequence that the rank is working on. One goroutine owns it. It ends exactly once: with the piece that has
+// a finish, with an error of next, or with abandon.
+type sequence struct {
+	sequenceSpec
+	server *Server
+	engine *engine
+	stream *rank.Stream
+	text   answerText
+
+	promptTokens, cachedTokens int
+	completionTokens           int // of the last piece; baseline of the inter-token latency
+	ended                      bool
+}
+
+// piece is new output of a sequence as the client may see it.
+type piece struct {
+	text   string  // new text, without the stop that ended the sequence
+	ids    []int32 // new tokens
+	finish *request.Finish
+}
+
+// submit hands a sequence to the rank. On an error nothing of it is left behind.
+func (s *Server) submit(ctx context.Context, e *engine, spec sequenceSpec) (*sequence, *apiError) {
+	q := &sequence{
+		sequenceSpec: spec, server: s, engine: e, promptTokens: len(spec.prompt),
+		text: answerText{
+			detokenizer: e.tokenizer.NewStream(spec.sampling.skipSpecial),
+			stops:       spec.sampling.Stop,
+			keepStop:    spec.sampling.keepStop,
+		},
+	}
+	if !s.claim(spec.rid) {
+		return nil, badField("rid", "%q is in use by a running request: send another or leave it out", spec.rid)
+	}
+	q.timeline.Move(ledger.StageAPIServerDispatch)
+	stream, err := e.rank.Submit(ctx, &request.Request{
+		RID: spec.rid, PromptIDs: spec.prompt, Sampling: spec.sampling.Sampling, Bootstrap: spec.bootstrap, Priority: spec.priority,
+		LogMetrics: !spec.uncounted, ReceivedWallNanos: s.clock.Wall(q.timeline.Started()),
+	})
+	if err != nil {
+		q.end()
+		if ctx.Err() != nil {
+			return nil, clientGone()
+		}
+		return nil, failure(http.StatusInternalServerError, codeEngineFailed, "hand request %s to the rank: %v", spec.rid, err)
+	}
+	q.timeline.Move(ledger.StageAwaitOutput)
+	q.stream = stream
+	return q, nil
+}
+
+func clientGone() *apiError {
+	return failure(statusClientClosed, string(request.OutcomeAbortedClient), "the client closed the connection")
+}
+
+// next waits for new output. When ctx ends, which means that the client has gone, the rank is told at once. After an error
+// the sequence has ended.
+func (q *sequence) next(ctx context.Context) (piece, *apiError) {
+	out, err := q.stream.Recv(ctx)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		q.abandon(ctx)
+		return piece{}, clientGone()
+	case err != nil:
+		q.end()
+		return piece{}, failure(http.StatusInternalServerError, codeEngineFailed, "request %s was lost: %v", q.rid, err)
+	}
+	p := q.take(out)
+	if p.finish != nil && p.finish.Type == request.FinishAbort {
+		return piece{}, outcomeError(q.rid, *p.finish)
+	}
+	return p, nil
+}
+
+// take books one output of the rank: time, counts and text.
+func (q *sequence) take(out request.Output) piece {
+	q.server.outputs.mark()
+	q.promptTokens, q.cachedTokens = out.PromptTokens, out.CachedTokens
+	aborted := out.Finish != nil && out.Finish.Type == request.FinishAbort
+	if !aborted {
+		q.keepTime(out.CompletionTokens)
+	}
+	q.completionTokens = out.CompletionTokens
+	p := piece{ids: out.TokenIDs, finish: out.Finish}
+	if !aborted {
+		p.text = q.text.push(out.TokenIDs, out.Finish)
+	}
+	if out.Finish != nil {
+		q.timeline.Move(ledger.StageDone)
+		q.count()
+		q.end()
+	}
+	return p
+}
+
+// keepTime moves the timeline at an output and reports the two latencies that are known at once. A prefill engine has
+// neither: what it sends is not what the client waits for.
+func (q *sequence) keepTime(completionTokens int) {
+	observe := !q.uncounted && !q.server.prefillOnly()
+	if q.timeline.Stage() == ledger.StageAwaitOutput {
+		q.timeline.Move(ledger.StageStreamOutput)
+		if nanos, ok := q.timeline.TimeToFirstToken(); ok && observe {
+			q.server.events.FirstToken(q.subject(), nanos)
+		}
+		return
+	}
+	if fresh := completionTokens - q.completionTokens; fresh > 0 {
+		lap := q.timeline.Lap(ledger.StageOutputBatch)
+		if observe {
+			q.server.events.InterToken(q.subject(), lap.Nanos(), fresh)
+		}
+	}
+}
+
+// count reports the end of the sequence.
+func (q *sequence) count() {
+	if q.uncounted {
+		return
+	}
+	done := Finished{
+		PromptTokens: q.promptTokens, CompletionTokens: q.completionTokens, CachedTokens: q.cachedTokens,
+	}
+	done.E2ENanos, _ = q.timeline.EndToEnd()
+	if perToken, ok := q.timeline.TimePerOutputToken(q.completionTokens); ok {
+		done.TPOTNanos = perToken
+	}
+	q.server.events.Finished(q.subject(), done)
+}
+
+func (q *sequence) subject() Subject {
+	return Subject{Streaming: q.streaming, Priority: q.priority, Labels: q.labels}
+}
+
+// abandon ends a sequence whose client has gone: the rank frees its pages at once, and its last output is still counted.
+func (q *sequence) abandon(ctx context.Context) {
+	if q.ended {
+		return
+	}
+	if !q.uncounted {
+		q.server.events.Aborted()
+	}
+	if err := q.engine.rank.Abort(q.rid, request.OutcomeAbortedClient); err != nil {
+		q.server.log.Warn("abort a request whose client has gone", "rid", q.rid, "error", err)
+		q.end()
+		return
+	}
+	lost := context.WithoutCancel(ctx) // the stream ends by itself: with the finish, or with the rank
+	for !q.ended {
+		out, err := q.stream.Recv(lost)
+		if err != nil {
+			q.end()
+			return
+		}
+		q.take(out)
+	}
+}
+
+// end releases the rid.
+func (q *sequence) end() {
+	if !q.ended {
+		q.ended = true
+		q.server.release(q.rid)
+	}
+}
