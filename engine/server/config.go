@@ -48,7 +48,7 @@ func Default() Config {
 		Host: "127.0.0.1", Port: 30000, CustomLabelsHeader: "x-custom-labels", MaxBodyBytes: 8 << 20,
 		HealthTimeout: 20 * time.Second, HealthGenerates: true, DrainAccept: 2 * time.Second, DrainTimeout: 60 * time.Second,
 		BootstrapPort: 8998,
-		Rank:          rank.Config{DecodeLogInterval: 40, LogLevel: "info"},
+		Rank:          rank.Config{PageSize: 16, MaxRunningRequests: 256, ChunkedPrefillSize: 2048, MaxPrefillTokens: 16384, DecodeLogInterval: 40, LogLevel: "info"},
 	}
 }
 

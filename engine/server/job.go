@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"runtime/debug"
 	"strings"
 	"sync"
 
@@ -43,18 +44,27 @@ func (j *job) stream(ctx context.Context, each func(index int, p piece)) *apiErr
 		first *apiError
 		wait  sync.WaitGroup
 	)
+	take := func(index int, q *sequence) {
+		p, err := q.next(ctx)
+		mu.Lock()
+		defer mu.Unlock()
+		if err == nil && first == nil {
+			err = q.server.protect(func() { each(index, p) })
+		}
+		if err != nil && first == nil {
+			first = err
+			cancel()
+		}
+	}
 	run := func(index int, q *sequence) {
 		for !q.ended {
-			p, err := q.next(ctx)
-			mu.Lock()
-			switch {
-			case err != nil && first == nil:
+			if err := q.server.protect(func() { take(index, q) }); err != nil {
+				mu.Lock()
 				first = err
+				mu.Unlock()
 				cancel()
-			case err == nil && first == nil:
-				each(index, p)
+				q.abandon(ctx)
 			}
-			mu.Unlock()
 		}
 	}
 	for i, q := range j.sequences[1:] {
@@ -63,6 +73,18 @@ func (j *job) stream(ctx context.Context, each func(index int, p piece)) *apiErr
 	run(0, j.sequences[0])
 	wait.Wait()
 	return first
+}
+
+// protect turns a panic of f, which may run outside the handler's goroutine, into an error.
+func (s *Server) protect(f func()) (failed *apiError) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			s.log.Error("a request made the server panic", "panic", cause, "stack", string(debug.Stack()))
+			failed = panicked()
+		}
+	}()
+	f()
+	return nil
 }
 
 // answer is a whole sequence.

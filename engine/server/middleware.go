@@ -48,7 +48,11 @@ func (s *Server) recover(w *countedWriter, r *http.Request) {
 	if w.begun {
 		panic(http.ErrAbortHandler)
 	}
-	writeError(w, failure(http.StatusInternalServerError, codeInternal, "the engine failed on this request; its log says why"))
+	writeError(w, panicked())
+}
+
+func panicked() *apiError {
+	return failure(http.StatusInternalServerError, codeInternal, "the engine failed on this request; its log says why")
 }
 
 // authorized checks the bearer token against the key that guards the route, in a time that says nothing about it.

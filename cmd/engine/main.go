@@ -1,0 +1,46 @@
+// Command sluice-engine serves a model. It holds flags and signals only; engine/server and engine/rank do the work.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/sluice-dev/sluice/engine/server"
+	"github.com/spf13/cobra"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	if err := command().ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "sluice-engine:", err)
+		os.Exit(1)
+	}
+}
+
+// command is the whole command line.
+func command() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "sluice-engine",
+		Short:         "Serve a large language model over the OpenAI and SGLang HTTP APIs",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.AddCommand(serveCommand(), rankCommand(), initModelCommand(), versionCommand())
+	return root
+}
+
+func versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(c.OutOrStdout(), "sluice-engine", server.Version)
+			return err
+		},
+	}
+}

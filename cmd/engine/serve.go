@@ -1,0 +1,130 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sluice-dev/sluice/engine/rank"
+	"github.com/sluice-dev/sluice/engine/server"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+func serveCommand() *cobra.Command {
+	cfg := server.Default()
+	var secretFile string
+	c := &cobra.Command{
+		Use:   "serve --model-path DIR",
+		Short: "Serve one replica of a model",
+		Long: `Serve one replica of a model over HTTP. Flags have SGLang's names and meanings.
+SIGTERM drains: health checks fail at once, requests are taken for --drain-accept more, and what runs may finish until
+--drain-timeout.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := readEnvironment(&cfg, secretFile, os.LookupEnv, os.ReadFile); err != nil {
+				return err
+			}
+			if !c.Flags().Changed("random-seed") {
+				cfg.Rank.Seed = rand.Uint64()
+			}
+			log := slog.New(slog.NewTextHandler(c.ErrOrStderr(), &slog.HandlerOptions{Level: level(cfg.Rank.LogLevel)}))
+			return server.Serve(c.Context(), cfg, server.Runtime{Log: log, StartRank: startRank})
+		},
+	}
+	serveFlags(c.Flags(), &cfg, &secretFile)
+	return c
+}
+
+// startRank starts the rank as a process of its own: this binary again.
+func startRank(ctx context.Context, cfg rank.Config) (rank.Client, error) {
+	return rank.Start(ctx, cfg)
+}
+
+// serveFlags declares every flag of serve. Those that SGLang has keep its name, meaning and default.
+func serveFlags(f *pflag.FlagSet, cfg *server.Config, secretFile *string) {
+	f.SortFlags = false
+	r := &cfg.Rank
+	f.StringVar(&cfg.ModelPath, "model-path", "", "directory with config.json, model.safetensors and tokenizer.json")
+	f.StringVar(&cfg.ServedModelName, "served-model-name", "", "name that clients use (default: the model path)")
+	f.StringVar(&cfg.Host, "host", cfg.Host, "address to listen on; 0.0.0.0 for all interfaces")
+	f.IntVar(&cfg.Port, "port", cfg.Port, "port of the API; 0 for a free one")
+	f.StringVar(&cfg.APIKey, "api-key", "", "key that clients must send as a bearer token; health and metrics stay open")
+	f.StringVar(&cfg.AdminAPIKey, "admin-api-key", "", "key for control routes (default: the API key)")
+	f.Int64Var(&cfg.MaxBodyBytes, "max-body-bytes", cfg.MaxBodyBytes, "largest request body")
+
+	f.IntVar(&r.PageSize, "page-size", r.PageSize, "tokens per page of KV memory")
+	f.IntVar(&r.MaxTotalTokens, "max-total-tokens", 0, "KV capacity in tokens (default: from the memory there is)")
+	f.IntVar(&r.ContextLength, "context-length", 0, "longest sequence, prompt and answer (default: the model's)")
+	f.IntVar(&r.MaxRunningRequests, "max-running-requests", r.MaxRunningRequests, "most requests that run at the same time")
+	f.IntVar(&r.MaxRunningRequestsUnderSLO, "max-running-requests-under-slo", 0, "running requests at which utilization is 1 (default: --max-running-requests)")
+	f.IntVar(&r.MaxQueuedRequests, "max-queued-requests", 0, "waiting requests beyond which new ones are refused (default: no limit)")
+	f.IntVar(&r.ChunkedPrefillSize, "chunked-prefill-size", r.ChunkedPrefillSize, "prompt tokens computed in one step; -1 for whole prompts")
+	f.IntVar(&r.MaxPrefillTokens, "max-prefill-tokens", r.MaxPrefillTokens, "prompt tokens that one prefill batch admits")
+	f.Uint64Var(&r.Seed, "random-seed", 0, "seed of the seeds of requests that bring none (default: a random one)")
+	f.IntVar(&r.Threads, "threads", 0, "threads that compute (default: one for each CPU)")
+
+	f.BoolVar(&cfg.EnableMetrics, "enable-metrics", false, "serve /metrics")
+	f.Var((*labelMap)(&cfg.ExtraMetricLabels), "extra-metric-labels", `labels on every family, as JSON: {"cluster":"a"}`)
+	f.StringVar(&cfg.CustomLabelsHeader, "tokenizer-metrics-custom-labels-header", cfg.CustomLabelsHeader, "header with a request's own labels, as JSON")
+	f.StringSliceVar(&cfg.AllowedCustomLabels, "tokenizer-metrics-allowed-custom-labels", nil, "keys that the header may set, separated by commas")
+	f.IntVar(&r.DecodeLogInterval, "decode-log-interval", r.DecodeLogInterval, "decode steps between two reports")
+	f.BoolVar(&cfg.EnableCacheReport, "enable-cache-report", false, "tell clients how many prompt tokens came from the cache")
+	f.StringVar(&r.LogLevel, "log-level", r.LogLevel, "debug, info, warn or error")
+
+	f.Var((*mode)(&r.Disagg.Mode), "disaggregation-mode", "prefill, decode or null")
+	f.IntVar(&cfg.BootstrapPort, "disaggregation-bootstrap-port", cfg.BootstrapPort, "port of a prefill engine's bootstrap server")
+	f.StringVar(&r.Disagg.AdvertiseHost, "disaggregation-host", "", "address that decode engines dial (default: POD_IP, else --host)")
+	f.StringVar(secretFile, "disaggregation-secret-file", "", "file with the secret that the service's engines share (default: SLUICE_PD_SECRET)")
+
+	f.Var((*seconds)(&cfg.DrainAccept), "drain-accept", "time after SIGTERM in which requests are still taken")
+	f.Var((*seconds)(&cfg.DrainTimeout), "drain-timeout", "time after SIGTERM after which what still runs is aborted")
+}
+
+// readEnvironment fills in what comes from the environment and from files.
+func readEnvironment(cfg *server.Config, secretFile string, lookup func(string) (string, bool), read func(string) ([]byte, error)) error {
+	d := &cfg.Rank.Disagg
+	if secretFile != "" {
+		text, err := read(secretFile)
+		if err != nil {
+			return fmt.Errorf("--disaggregation-secret-file: %w", err)
+		}
+		d.Secret = strings.TrimSpace(string(text))
+		if d.Secret == "" {
+			return fmt.Errorf("--disaggregation-secret-file %s is empty: write the secret that the service's engines share", secretFile)
+		}
+	} else if secret, set := lookup("SLUICE_PD_SECRET"); set {
+		d.Secret = strings.TrimSpace(secret)
+	}
+	if address, set := lookup("POD_IP"); set && d.AdvertiseHost == "" {
+		d.AdvertiseHost = address
+	}
+	if text, set := lookup("SGLANG_HEALTH_CHECK_TIMEOUT"); set {
+		number, err := strconv.ParseFloat(text, 64)
+		if err != nil || !(number > 0 && number < 1e6) {
+			return fmt.Errorf("SGLANG_HEALTH_CHECK_TIMEOUT is %q: give seconds, more than 0", text)
+		}
+		cfg.HealthTimeout = time.Duration(number * float64(time.Second))
+	}
+	if text, set := lookup("SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION"); set {
+		value, err := strconv.ParseBool(text)
+		if err != nil {
+			return fmt.Errorf("SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION is %q: give true or false", text)
+		}
+		cfg.HealthGenerates = value
+	}
+	return nil
+}
+
+func level(name string) slog.Level {
+	var l slog.Level
+	if l.UnmarshalText([]byte(name)) != nil {
+		return slog.LevelInfo // Validate refuses the name
+	}
+	return l
+}

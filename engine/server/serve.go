@@ -1,0 +1,243 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/sluice-dev/sluice/engine/disagg"
+	"github.com/sluice-dev/sluice/engine/ledger"
+	"github.com/sluice-dev/sluice/engine/rank"
+	"github.com/sluice-dev/sluice/engine/tokenizer"
+)
+
+// Runtime is what Serve is given besides its configuration.
+type Runtime struct {
+	// StartRank starts the replica's rank: as a process, or in this one in tests.
+	StartRank func(ctx context.Context, cfg rank.Config) (rank.Client, error)
+	Clock     ledger.Clock // nil: the system's
+	Log       *slog.Logger // nil: slog.Default
+	// Listening is told the addresses as soon as they answer; bootstrap is nil but on a prefill engine. Nil: nobody asks.
+	Listening func(api, bootstrap net.Addr)
+}
+
+const (
+	deathGrace    = time.Second     // for clients to get their errors after the rank died
+	abortGrace    = 5 * time.Second // for requests that were aborted at the end of the drain to end
+	shutdownGrace = 3 * time.Second // for answers that are on their way out, and for the rank to end
+)
+
+// Serve runs one replica: it listens at once, starts the rank, serves until ctx ends, and drains. It returns nil after a
+// drain, and a named error when the replica could not start or its rank died. Nothing that it started is left behind.
+func Serve(ctx context.Context, cfg Config, run Runtime) (err error) {
+	cfg, err = cfg.Validate()
+	if err != nil {
+		return err
+	}
+	if run.Log == nil {
+		run.Log = slog.Default()
+	}
+	if run.Clock == nil {
+		run.Clock = ledger.System()
+	}
+	observer, err := newObserver(&cfg)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, observer.close()) }()
+
+	s := New(cfg, Options{Events: observer.events, Metrics: observer.exposition, Clock: run.Clock, Log: run.Log})
+	api, err := listen("--port", cfg.Host, cfg.Port, s, run.Log)
+	if err != nil {
+		return err
+	}
+	defer api.close()
+	bootstrap, bootstrapURL, err := s.listenBootstrap(run.Log)
+	if err != nil {
+		return err
+	}
+	defer bootstrap.close()
+	if run.Listening != nil {
+		run.Listening(api.addr(), bootstrap.addr())
+	}
+	run.Log.Info("listening", "address", api.addr().String(), "engine_type", cfg.Rank.Disagg.Mode.EngineType(), "model", cfg.ServedModelName)
+
+	client, err := s.bringUp(ctx, run, bootstrapURL)
+	if err != nil || client == nil {
+		return err
+	}
+	run.Log.Info("serving", "address", api.addr().String(), "model", cfg.ServedModelName,
+		"max_total_num_tokens", client.Info().MaxTotalNumTokens, "context_length", client.Info().ContextLength)
+
+	select {
+	case <-ctx.Done():
+		return s.drain(client, api)
+	case <-client.Done():
+		return s.mourn(client, api)
+	case err := <-api.failed:
+		return errors.Join(err, closeRank(client))
+	case err := <-bootstrap.failed:
+		return errors.Join(err, closeRank(client))
+	}
+}
+
+// bringUp loads the tokenizer, starts the rank and begins to serve. The client is nil without an error when ctx ended
+// first.
+func (s *Server) bringUp(ctx context.Context, run Runtime, bootstrapURL string) (rank.Client, error) {
+	t, err := tokenizer.Load(s.cfg.ModelPath)
+	if err != nil {
+		return nil, fmt.Errorf("load the tokenizer of --model-path %s: %w", s.cfg.ModelPath, err)
+	}
+	cfg := s.cfg.Rank
+	cfg.Disagg.BootstrapURL = bootstrapURL
+	client, err := run.StartRank(ctx, cfg)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("start the rank: %w", err)
+	}
+	if err := s.Attach(client, t); err != nil {
+		return nil, errors.Join(err, closeRank(client))
+	}
+	return client, nil
+}
+
+// drain ends the replica without failing a request: health says 503, routing moves away, what runs goes on, and only what
+// is left at the end of the time is aborted.
+func (s *Server) drain(client rank.Client, api *listener) error {
+	s.log.Info("draining: health checks fail, requests are still taken", "accept", s.cfg.DrainAccept, "timeout", s.cfg.DrainTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.DrainTimeout)
+	defer cancel()
+	s.Leave()
+	accept := time.NewTimer(s.cfg.DrainAccept)
+	defer accept.Stop()
+	select {
+	case <-accept.C:
+	case <-client.Done():
+		return s.mourn(client, api)
+	}
+	s.Refuse()
+	api.server.SetKeepAlivesEnabled(false)
+	drained := make(chan error, 1)
+	go func() { drained <- s.Drained(ctx) }()
+	select {
+	case err := <-drained:
+		if err != nil {
+			s.log.Warn("the drain timed out: what still runs is aborted", "timeout", s.cfg.DrainTimeout)
+			s.abortRest(client)
+		}
+	case <-client.Done():
+		return s.mourn(client, api)
+	}
+	api.shutdown()
+	if err := closeRank(client); err != nil {
+		return err
+	}
+	s.log.Info("drained")
+	return nil
+}
+
+func (s *Server) abortRest(client rank.Client) {
+	if err := client.AbortAll(""); err != nil {
+		s.log.Warn("abort what still runs", "error", err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), abortGrace)
+	defer cancel()
+	if err := s.Drained(ctx); err != nil {
+		s.log.Warn("requests did not end after their abort", "grace", abortGrace)
+	}
+}
+
+// mourn ends the replica after its rank: clients get their errors, then the named error ends the process.
+func (s *Server) mourn(client rank.Client, api *listener) error {
+	s.Refuse()
+	s.log.Error("the rank ended, so the replica ends", "error", client.Err())
+	ctx, cancel := context.WithTimeout(context.Background(), deathGrace)
+	defer cancel()
+	if err := s.Drained(ctx); err != nil {
+		s.log.Warn("clients did not take their errors in time", "grace", deathGrace)
+	}
+	api.shutdown()
+	if err := client.Err(); err != nil {
+		return err
+	}
+	return errors.New("the rank ended although nobody asked it to")
+}
+
+func closeRank(client rank.Client) error {
+	ctx, cancel := context.WithTimeout(context.Background(), shutdownGrace)
+	defer cancel()
+	if err := client.Close(ctx); err != nil {
+		return fmt.Errorf("end the rank: %w", err)
+	}
+	return nil
+}
+
+// listener is one HTTP server on one address. A nil listener has none.
+type listener struct {
+	server *http.Server
+	socket net.Listener
+	failed chan error // gets the error that ended the server, if any
+}
+
+// listen begins to serve. An error names the flag of the port.
+func listen(flag, host string, port int, handler http.Handler, log *slog.Logger) (*listener, error) {
+	address := net.JoinHostPort(host, strconv.Itoa(port))
+	socket, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s (--host and %s): %w", address, flag, err)
+	}
+	l := &listener{
+		server: &http.Server{
+			Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+			ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		},
+		socket: socket, failed: make(chan error, 1),
+	}
+	go func() {
+		if err := l.server.Serve(socket); !errors.Is(err, http.ErrServerClosed) {
+			l.failed <- fmt.Errorf("serve %s: %w", address, err)
+		}
+	}()
+	return l, nil
+}
+
+// shutdown lets answers that are on their way out finish, for a moment.
+func (l *listener) shutdown() {
+	ctx, cancel := context.WithTimeout(context.Background(), shutdownGrace)
+	defer cancel()
+	_ = l.server.Shutdown(ctx) // the only error is the timeout; close follows
+}
+
+func (l *listener) close() {
+	if l.server != nil {
+		_ = l.server.Close()
+	}
+}
+
+func (l *listener) addr() net.Addr {
+	if l.socket == nil {
+		return nil
+	}
+	return l.socket.Addr()
+}
+
+// listenBootstrap serves the bootstrap server of a prefill engine, before its rank registers there. url is where.
+func (s *Server) listenBootstrap(log *slog.Logger) (l *listener, url string, err error) {
+	if !s.prefillOnly() {
+		return &listener{}, "", nil
+	}
+	b := disagg.NewBootstrap(disagg.BootstrapConfig{Secret: []byte(s.cfg.Rank.Disagg.Secret)})
+	l, err = listen("--disaggregation-bootstrap-port", s.cfg.Host, s.cfg.BootstrapPort, b, log)
+	if err != nil {
+		return nil, "", err
+	}
+	port := l.socket.Addr().(*net.TCPAddr).Port
+	return l, "http://" + net.JoinHostPort(dialable(s.cfg.Host), strconv.Itoa(port)), nil
+}
