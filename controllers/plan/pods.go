@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 
@@ -97,11 +98,12 @@ func EngineSelector(pool v1alpha1.EnginePoolSpec) map[string]string {
 	}
 }
 
-// LeaderSelector finds one pod per replica of a pool, the leader. Autoscalers count replicas by it.
-func LeaderSelector(pool v1alpha1.EnginePoolSpec) map[string]string {
+// ScaleSelector finds one pod per replica of a pool, the leader, unless the replica drains. Autoscalers divide the load
+// by what it finds.
+func ScaleSelector(pool v1alpha1.EnginePoolSpec) string {
 	selector := EngineSelector(pool)
 	selector[v1alpha1.LabelNodeRank] = "0"
-	return selector
+	return labels.FormatLabels(selector) + ",!" + v1alpha1.LabelDraining
 }
 
 // Pod renders one engine pod of a pool: pod nodeRank of a replica. restarts counts the replica's failures in a row
@@ -187,18 +189,18 @@ func Pod(pool *v1alpha1.EnginePool, defaults EngineDefaults, replica, nodeRank, 
 
 // rankLabels place a pod in its replica. A pod that hosts exactly one rank also says which.
 func rankLabels(layout Layout, replica, nodeRank int32) map[string]string {
-	labels := map[string]string{
+	place := map[string]string{
 		v1alpha1.LabelReplica:  decimal(replica),
 		v1alpha1.LabelNodeRank: decimal(nodeRank),
 	}
 	if ranks := layout.Node(nodeRank); len(ranks) == 1 {
-		labels[v1alpha1.LabelRank] = decimal(ranks[0].Rank)
-		labels[v1alpha1.LabelTPRank] = decimal(ranks[0].TP)
-		labels[v1alpha1.LabelPPRank] = decimal(ranks[0].PP)
-		labels[v1alpha1.LabelDPRank] = decimal(ranks[0].DP)
-		labels[v1alpha1.LabelMoEEPRank] = decimal(ranks[0].MoEEP)
+		place[v1alpha1.LabelRank] = decimal(ranks[0].Rank)
+		place[v1alpha1.LabelTPRank] = decimal(ranks[0].TP)
+		place[v1alpha1.LabelPPRank] = decimal(ranks[0].PP)
+		place[v1alpha1.LabelDPRank] = decimal(ranks[0].DP)
+		place[v1alpha1.LabelMoEEPRank] = decimal(ranks[0].MoEEP)
 	}
-	return labels
+	return place
 }
 
 // engineArgs is the command line of `sluice-engine serve`. The service's arguments come after the operator's, the

@@ -76,7 +76,7 @@ const (
 type PoolPlan struct {
 	// Actions in the order in which they are to be done: what adds capacity comes before what takes it away.
 	Actions []Action
-	// Counts of the replicas as they are, before the actions.
+	// Counts of the replicas after the actions. UpdatedReplicas are those of the newest revision that are to stay.
 	Counts v1alpha1.ReplicaCounts
 	// Progressing: the replicas are not yet as allocated, or not of the newest revision. Progress says what is waited for.
 	Progressing bool
@@ -111,12 +111,12 @@ func PlanPool(state PoolState) PoolPlan {
 type planner struct {
 	PoolState
 	plan    PoolPlan
-	active  []Replica // meant to stay after the actions so far
+	active  []Replica      // meant to stay after the actions so far
 	back    map[int32]bool // draining replicas that are brought back
 	free    int32          // lowest ordinal to try next
 	taken   map[int32]bool // ordinals that have pods or get some
 	created int32          // replicas added by the actions so far
-	ready   int32 // of active, serving
+	ready   int32          // of active, serving
 }
 
 func newPlanner(state PoolState) *planner {
@@ -308,46 +308,49 @@ func (p *planner) compareLeaving(a, b Replica) int {
 }
 
 func (p *planner) finish() PoolPlan {
-	counts := v1alpha1.ReplicaCounts{Replicas: int32(len(p.Replicas)), Allocated: p.Allocation.Replicas}
-	var waits []string
-	starting, old := 0, 0
-	for _, replica := range p.Replicas {
-		if replica.Serving() {
-			counts.ReadyReplicas++
-		}
-		if replica.Revision == p.Revision && !replica.Deleting {
-			counts.UpdatedReplicas++
-		}
-		if !replica.Active() {
-			counts.DrainingReplicas++
-		}
-		if replica.Active() && (replica.Phase == ReplicaStarting || replica.Phase == ReplicaFailed) {
-			starting++
-		}
-		if replica.Active() && replica.Revision != p.Revision {
+	p.plan.Counts = p.counts()
+	old, starting := 0, 0
+	for _, replica := range p.active {
+		if replica.Revision != p.Revision {
 			old++
 		}
+		if replica.Phase == ReplicaStarting || replica.Phase == ReplicaFailed {
+			starting++
+		}
 	}
-	if missing := p.Allocation.Replicas - (counts.Replicas - counts.DrainingReplicas); missing > 0 {
-		waits = append(waits, fmt.Sprintf("%d to create", missing))
-	}
+	var waits []string
 	if starting > 0 {
 		waits = append(waits, fmt.Sprintf("%d starting", starting))
 	}
 	if old > 0 {
 		waits = append(waits, fmt.Sprintf("%d of an older revision", old))
 	}
-	if counts.DrainingReplicas > 0 {
-		waits = append(waits, fmt.Sprintf("%d leaving", counts.DrainingReplicas))
+	if leaving := p.plan.Counts.DrainingReplicas; leaving > 0 {
+		waits = append(waits, fmt.Sprintf("%d leaving", leaving))
 	}
-	p.plan.Counts = counts
-	p.plan.Progressing = len(waits) > 0 || len(p.plan.Actions) > 0
-	p.plan.Progress = fmt.Sprintf("%d replicas, %d allocated", counts.Replicas, counts.Allocated)
+	p.plan.Progressing = len(waits) > 0 || len(p.active) != int(p.Allocation.Replicas)
+	p.plan.Progress = fmt.Sprintf("%d replicas, %d allocated", p.plan.Counts.Replicas, p.plan.Counts.Allocated)
 	if len(waits) > 0 {
 		p.plan.Progress += ": " + strings.Join(waits, ", ")
 	}
 	slices.SortStableFunc(p.plan.Actions, func(a, b Action) int { return cmp.Compare(order(a.Kind), order(b.Kind)) })
 	return p.plan
+}
+
+// counts are those after the actions, so that status need not be written again when they are seen.
+func (p *planner) counts() v1alpha1.ReplicaCounts {
+	counts := v1alpha1.ReplicaCounts{
+		Replicas:      int32(len(p.Replicas)) + p.created,
+		ReadyReplicas: p.ready,
+		Allocated:     p.Allocation.Replicas,
+	}
+	counts.DrainingReplicas = counts.Replicas - int32(len(p.active))
+	for _, replica := range p.active {
+		if replica.Revision == p.Revision {
+			counts.UpdatedReplicas++
+		}
+	}
+	return counts
 }
 
 func order(kind ActionKind) int {

@@ -1,0 +1,171 @@
+package enginepool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/sluice-dev/sluice/api/v1alpha1"
+	"github.com/sluice-dev/sluice/controllers/observe"
+	"github.com/sluice-dev/sluice/controllers/owned"
+	"github.com/sluice-dev/sluice/controllers/plan"
+)
+
+// +kubebuilder:rbac:groups=inference.sluice.dev,resources=enginepools,verbs=get;list;watch
+// +kubebuilder:rbac:groups=inference.sluice.dev,resources=enginepools/status,verbs=patch
+// +kubebuilder:rbac:groups=inference.sluice.dev,resources=enginepools/finalizers,verbs=update
+// +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=autoscaling,resources=horizontalpodautoscalers,verbs=get;list;watch;create;update;delete
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+// Samples is what the controller needs to know of the engines. *observe.Store has it.
+type Samples interface {
+	// Pool gives the newest samples of a pool's leaders.
+	Pool(pool types.NamespacedName) observe.PoolSample
+	// Drained says whether a pod has had no request since a time.
+	Drained(pod types.NamespacedName, since time.Time) (drained, known bool)
+	// Outstanding says how many requests a pod holds.
+	Outstanding(pod types.NamespacedName) (requests int64, known bool)
+	// FreshFor is how long a sample counts.
+	FreshFor() time.Duration
+	// Source tells which pools' samples changed.
+	Source() source.Source
+}
+
+// Config is what a Reconciler works with. All fields are needed.
+type Config struct {
+	Client   client.Client // reads from the cache
+	Live     client.Reader // reads from the API server
+	Recorder events.EventRecorder
+	Samples  Samples
+	Clock    clock.PassiveClock
+	Engine   plan.EngineDefaults
+}
+
+// Reconciler reconciles EnginePools.
+type Reconciler struct {
+	Config
+	applier owned.Applier
+	started time.Time
+
+	mu sync.Mutex
+	// loadWritten is when the load of a pool was last written to its status, by this process.
+	loadWritten map[types.UID]time.Time
+}
+
+// New makes a Reconciler that starts now.
+func New(config Config) *Reconciler {
+	return &Reconciler{
+		Config:      config,
+		applier:     owned.Applier{Client: config.Client, Live: config.Live},
+		started:     config.Clock.Now(),
+		loadWritten: map[types.UID]time.Time{},
+	}
+}
+
+// SetupWithManager makes the manager call the reconciler when a pool's spec, one of its pods, its autoscaler or its
+// samples change.
+func (r *Reconciler) SetupWithManager(manager ctrl.Manager) error {
+	err := ctrl.NewControllerManagedBy(manager).
+		Named("enginepool").
+		For(&v1alpha1.EnginePool{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Owns(&corev1.Pod{}).
+		Owns(&autoscalingv2.HorizontalPodAutoscaler{}).
+		WatchesRawSource(r.Samples.Source()).
+		WithOptions(controller.Options{MaxConcurrentReconciles: 8}).
+		Complete(r)
+	if err != nil {
+		return fmt.Errorf("set up the enginepool controller: %w", err)
+	}
+	return nil
+}
+
+// Reconcile brings one pool a step closer to its spec.
+func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (result ctrl.Result, err error) {
+	pool := &v1alpha1.EnginePool{}
+	if err := r.Client.Get(ctx, request.NamespacedName, pool); err != nil {
+		if apierrors.IsNotFound(err) {
+			return ctrl.Result{}, nil
+		}
+		return ctrl.Result{}, fmt.Errorf("read EnginePool %s: %w", request.NamespacedName, err)
+	}
+	if pool.DeletionTimestamp != nil {
+		// Owner references take everything away.
+		r.forget(pool.UID)
+		return ctrl.Result{}, nil
+	}
+
+	// 1. Read and plan, from the cache first, which is enough when there is nothing to do.
+	step := &step{pool: pool}
+	defer func() { result, err = r.finish(ctx, step, result, err) }()
+	if err := r.read(ctx, step, r.Client); err != nil {
+		return ctrl.Result{}, err
+	}
+	if len(step.plan.Actions) > 0 {
+		if err := r.read(ctx, step, r.Live); err != nil {
+			return ctrl.Result{}, err
+		}
+	}
+	// 2. Apply.
+	if err := errors.Join(r.applyReplicas(ctx, step), r.applyAutoscaler(ctx, step)); err != nil {
+		return ctrl.Result{}, err
+	}
+	return ctrl.Result{RequeueAfter: step.plan.After}, nil
+}
+
+// finish observes and writes the status, whatever happened before. A conflict with another writer, or with a cache that
+// is late, is no error: the pool is reconciled again.
+func (r *Reconciler) finish(ctx context.Context, step *step, result ctrl.Result, err error) (ctrl.Result, error) {
+	step.err = err
+	again, statusErr := r.writeStatus(ctx, step)
+	if again > 0 && (result.RequeueAfter == 0 || again < result.RequeueAfter) {
+		result.RequeueAfter = again
+	}
+	err = errors.Join(err, statusErr)
+	if isConflict(err) {
+		return ctrl.Result{RequeueAfter: conflictDelay}, nil
+	}
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	return result, nil
+}
+
+// conflictDelay gives a late cache time to follow.
+const conflictDelay = 100 * time.Millisecond
+
+func isConflict(err error) bool {
+	if err == nil {
+		return false
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, one := range joined.Unwrap() {
+			if !isConflict(one) {
+				return false
+			}
+		}
+		return true
+	}
+	return apierrors.IsConflict(err)
+}
+
+func (r *Reconciler) forget(uid types.UID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.loadWritten, uid)
+}

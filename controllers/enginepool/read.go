@@ -1,0 +1,124 @@
+package enginepool
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/sluice-dev/sluice/api/v1alpha1"
+	"github.com/sluice-dev/sluice/controllers/plan"
+)
+
+// step is one reconcile: what was read, planned and found out.
+type step struct {
+	pool *v1alpha1.EnginePool
+	now  time.Time
+
+	layout   plan.Layout
+	revision string
+	pods     []*corev1.Pod // that the pool owns
+	replicas []plan.Replica
+	hpa      *autoscalingv2.HorizontalPodAutoscaler // nil when there is none
+	plan     plan.PoolPlan
+	read     bool // the fields above are filled
+
+	done []plan.Action // that were applied
+	err  error
+}
+
+// invalidSpecError says that the pool's spec makes no pods.
+type invalidSpecError struct{ err error }
+
+func (e *invalidSpecError) Error() string { return e.err.Error() }
+func (e *invalidSpecError) Unwrap() error { return e.err }
+
+// read fills the step from the cache or live, and plans.
+func (r *Reconciler) read(ctx context.Context, step *step, reader client.Reader) error {
+	pool := step.pool
+	step.now = r.Clock.Now()
+	layout, err := plan.NewLayout(pool.Spec.EngineShape)
+	if err != nil {
+		return &invalidSpecError{err}
+	}
+	revision, err := plan.Revision(pool.Spec, r.Engine)
+	if err != nil {
+		return &invalidSpecError{err}
+	}
+	if _, err := plan.Pod(pool, r.Engine, 0, 0, 0); err != nil {
+		return &invalidSpecError{err}
+	}
+	step.layout, step.revision = layout, revision
+
+	var pods corev1.PodList
+	err = reader.List(ctx, &pods, client.InNamespace(pool.Namespace), client.MatchingLabels(plan.EngineSelector(pool.Spec)))
+	if err != nil {
+		return fmt.Errorf("list the pods of EnginePool %s: %w", client.ObjectKeyFromObject(pool), err)
+	}
+	step.pods = step.pods[:0]
+	for i := range pods.Items {
+		if metav1.IsControlledBy(&pods.Items[i], pool) {
+			step.pods = append(step.pods, &pods.Items[i])
+		}
+	}
+	step.hpa, err = r.readAutoscaler(ctx, pool)
+	if err != nil {
+		return err
+	}
+	step.replicas = plan.Replicas(step.pods, layout.Nodes, func(name string) plan.Load { return r.load(pool, step.pods, name) })
+	demand := demandOf(pool)
+	step.plan = plan.PlanPool(plan.PoolState{
+		Now:          step.now,
+		Demand:       demand,
+		Allocation:   plan.Allocate([]plan.PoolDemand{{Replicas: demand, Held: int32(len(step.replicas))}}, plan.Bounds{})[0],
+		Revision:     revision,
+		DrainSeconds: plan.DrainSeconds(pool.Spec),
+		Replicas:     step.replicas,
+	})
+	step.read = true
+	return nil
+}
+
+func (r *Reconciler) readAutoscaler(ctx context.Context, pool *v1alpha1.EnginePool) (*autoscalingv2.HorizontalPodAutoscaler, error) {
+	hpa := &autoscalingv2.HorizontalPodAutoscaler{}
+	err := r.Client.Get(ctx, client.ObjectKeyFromObject(pool), hpa)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read HorizontalPodAutoscaler %s: %w", client.ObjectKeyFromObject(pool), err)
+	}
+	if !metav1.IsControlledBy(hpa, pool) {
+		return nil, nil
+	}
+	return hpa, nil
+}
+
+// load says what the samples tell of one leader.
+func (r *Reconciler) load(pool *v1alpha1.EnginePool, pods []*corev1.Pod, name string) plan.Load {
+	key := types.NamespacedName{Namespace: pool.Namespace, Name: name}
+	var load plan.Load
+	load.Outstanding, load.Known = r.Samples.Outstanding(key)
+	for _, pod := range pods {
+		if pod.Name != name {
+			continue
+		}
+		if start := plan.DrainStart(pod); !start.IsZero() {
+			load.Drained, _ = r.Samples.Drained(key, start.Add(plan.DrainSettle))
+		}
+	}
+	return load
+}
+
+func demandOf(pool *v1alpha1.EnginePool) int32 {
+	if pool.Spec.Replicas == nil {
+		return 1
+	}
+	return *pool.Spec.Replicas
+}

@@ -1,0 +1,273 @@
+package enginepool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/sluice-dev/sluice/api/v1alpha1"
+	"github.com/sluice-dev/sluice/controllers/autoscaling"
+	"github.com/sluice-dev/sluice/controllers/observe"
+	"github.com/sluice-dev/sluice/controllers/plan"
+)
+
+// loadInterval is the least time between two writes of a status in which only the load changed.
+const loadInterval = 10 * time.Second
+
+// writeStatus computes the status and writes it when it changed. again is when to come back for a load that is not due
+// yet; 0 is never.
+func (r *Reconciler) writeStatus(ctx context.Context, step *step) (again time.Duration, err error) {
+	pool := step.pool
+	before := pool.DeepCopy()
+	now := r.Clock.Now()
+	again = r.observe(step, now)
+	loadChanged := !observe.SameLoad(before.Status.Load, pool.Status.Load)
+	if !loadChanged {
+		pool.Status.Load = before.Status.Load // its sample time alone is no change
+	}
+	if equality.Semantic.DeepEqual(before.Status, pool.Status) {
+		return again, nil
+	}
+	if onlyLoad(before.Status, pool.Status) {
+		if wait := r.loadDue(pool, now); wait > 0 {
+			return sooner(again, wait), nil
+		}
+	}
+	err = r.Client.Status().Patch(ctx, pool, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	if err != nil {
+		return again, client.IgnoreNotFound(fmt.Errorf("write the status of EnginePool %s: %w", client.ObjectKeyFromObject(pool), err))
+	}
+	r.mu.Lock()
+	r.loadWritten[pool.UID] = now
+	r.mu.Unlock()
+	r.announce(before, pool)
+	return again, nil
+}
+
+// loadDue is how long a change of the load alone must wait.
+func (r *Reconciler) loadDue(pool *v1alpha1.EnginePool, now time.Time) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.loadWritten[pool.UID].Add(loadInterval).Sub(now)
+}
+
+func onlyLoad(a, b v1alpha1.EnginePoolStatus) bool {
+	a.Load, b.Load = nil, nil
+	return equality.Semantic.DeepEqual(a, b)
+}
+
+// announce tells when the pool becomes ready or stops being so.
+func (r *Reconciler) announce(before, pool *v1alpha1.EnginePool) {
+	was := meta.FindStatusCondition(before.Status.Conditions, v1alpha1.ConditionReady)
+	is := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionReady)
+	if is == nil || (was != nil && was.Status == is.Status && was.Reason == is.Reason) || (was == nil && is.Reason == reasonStarting) {
+		return
+	}
+	kind := corev1.EventTypeNormal
+	if is.Status != metav1.ConditionTrue && is.Reason != reasonScaledToZero && is.Reason != reasonStarting {
+		kind = corev1.EventTypeWarning
+	}
+	r.Recorder.Eventf(pool, nil, kind, is.Reason, "Observe", "%s", is.Message)
+}
+
+// Reasons of the conditions of an EnginePool.
+const (
+	reasonReady         = "ReplicasReady"
+	reasonStarting      = "ReplicasStarting"
+	reasonNoReady       = "NoReadyReplica"
+	reasonScaledToZero  = "ScaledToZero"
+	reasonInvalidSpec   = "InvalidSpec"
+	reasonApplyFailed   = "ApplyFailed"
+	reasonStable        = "AsAllocated"
+	reasonProgressing   = "ReplicasChanging"
+	reasonAllRanks      = "AllRanksReport"
+	reasonMissingRanks  = "RanksMissing"
+	reasonNoSamplesYet  = "NoSamplesYet"
+	reasonNothingToPoll = "NoReadyReplica"
+)
+
+// observe fills in the status. again is when it changes without an event; 0 is never.
+func (r *Reconciler) observe(step *step, now time.Time) (again time.Duration) {
+	pool := step.pool
+	status := &pool.Status
+	if !step.read {
+		// Nothing is known of the replicas; the rest of the status stays as it was.
+		var invalid *invalidSpecError
+		if errors.As(step.err, &invalid) {
+			status.ObservedGeneration = pool.Generation
+			setCondition(pool, v1alpha1.ConditionReady, metav1.ConditionFalse, reasonInvalidSpec, step.err.Error())
+			setCondition(pool, v1alpha1.ConditionProgressing, metav1.ConditionFalse, reasonInvalidSpec, step.err.Error())
+		}
+		return 0
+	}
+	status.ObservedGeneration = pool.Generation
+	status.ReplicaCounts = step.plan.Counts
+	status.Selector = plan.ScaleSelector(pool.Spec)
+	status.Revision = step.revision
+	if len(step.done) > 0 {
+		status.LastDecision = decision(step.done, now)
+	}
+	setReady(step)
+	setProgressing(step)
+	again = r.observeLoad(step, now)
+	if scaling := autoscaling.ScalingActive(pool, step.hpa); scaling != nil {
+		meta.SetStatusCondition(&status.Conditions, *scaling)
+	} else {
+		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionScalingActive)
+	}
+	return again
+}
+
+func setReady(step *step) {
+	pool, counts := step.pool, step.plan.Counts
+	message := fmt.Sprintf("%d of %d replicas are ready", counts.ReadyReplicas, counts.Allocated)
+	switch {
+	case isRefusal(step.err) && counts.ReadyReplicas == 0:
+		setCondition(pool, v1alpha1.ConditionReady, metav1.ConditionFalse, reasonApplyFailed, step.err.Error())
+	case counts.ReadyReplicas > 0:
+		// How many are ready is in the counts; a message with them would be a change of the condition at each step.
+		setCondition(pool, v1alpha1.ConditionReady, metav1.ConditionTrue, reasonReady, "at least one replica is ready")
+	case counts.Allocated == 0:
+		setCondition(pool, v1alpha1.ConditionReady, metav1.ConditionFalse, reasonScaledToZero, "the demand is 0 replicas")
+	default:
+		reason := reasonStarting
+		for _, replica := range step.replicas {
+			if replica.Phase == plan.ReplicaFailed {
+				reason = reasonNoReady
+				message += "; " + replica.Failure
+				break
+			}
+			if replica.Active() && replica.Phase == plan.ReplicaUnready {
+				reason = reasonNoReady
+				message += fmt.Sprintf("; replica %d started and is not ready", replica.Ordinal)
+				break
+			}
+		}
+		setCondition(pool, v1alpha1.ConditionReady, metav1.ConditionFalse, reason, message)
+	}
+}
+
+func setProgressing(step *step) {
+	status, reason, message := metav1.ConditionFalse, reasonStable, "replicas are as allocated, of the newest revision"
+	if step.plan.Progressing {
+		status, reason, message = metav1.ConditionTrue, reasonProgressing, step.plan.Progress
+	}
+	if isRefusal(step.err) {
+		status, reason, message = metav1.ConditionTrue, reasonApplyFailed, step.err.Error()
+	}
+	setCondition(step.pool, v1alpha1.ConditionProgressing, status, reason, message)
+}
+
+// isRefusal says whether the API server said no, other than because we were late.
+func isRefusal(err error) bool {
+	return err != nil && !isConflict(err) && !errors.Is(err, context.Canceled)
+}
+
+// observeLoad fills in the load and whether all ranks report. A rank is expected from when its replica serves and had
+// time to be polled once. Shortly after the operator's start what the last one saw stays until samples are there.
+func (r *Reconciler) observeLoad(step *step, now time.Time) (again time.Duration) {
+	pool := step.pool
+	sample := r.Samples.Pool(client.ObjectKeyFromObject(pool))
+	grace := r.Samples.FreshFor()
+	var expected []observe.Rank
+	young := 0
+	for _, pod := range step.pods {
+		since, serving := servingSince(pod)
+		if !serving || pod.Labels[v1alpha1.LabelNodeRank] != "0" {
+			continue
+		}
+		due := max(since.Add(grace).Sub(now), r.started.Add(grace).Sub(now))
+		if due > 0 && !wasPolled(sample, pod.Name) {
+			young++
+			again = sooner(again, due)
+			continue
+		}
+		for rank := range step.layout.Data {
+			expected = append(expected, observe.Rank{Pod: pod.Name, Rank: int(rank)})
+		}
+	}
+	load, missing := observe.Load(sample, pool.Spec.Role, expected, now)
+	starting := r.started.Add(grace).Sub(now)
+	if starting > 0 && young > 0 {
+		return again
+	}
+	pool.Status.Load = load
+	switch {
+	case len(expected) == 0 && young > 0:
+		setCondition(pool, v1alpha1.ConditionMetricsFlowing, metav1.ConditionUnknown, reasonNoSamplesYet, "ready engines have not been polled yet")
+	case len(expected) == 0:
+		setCondition(pool, v1alpha1.ConditionMetricsFlowing, metav1.ConditionUnknown, reasonNothingToPoll, "no replica is ready")
+	case len(missing) > 0:
+		setCondition(pool, v1alpha1.ConditionMetricsFlowing, metav1.ConditionFalse, reasonMissingRanks, missingMessage(missing))
+	default:
+		setCondition(pool, v1alpha1.ConditionMetricsFlowing, metav1.ConditionTrue, reasonAllRanks, "every rank of every ready replica has a fresh sample")
+	}
+	return again
+}
+
+// namedRanks is how many missing ranks a message names.
+const namedRanks = 8
+
+func missingMessage(missing []observe.Missing) string {
+	names := make([]string, 0, namedRanks)
+	for _, rank := range missing[:min(len(missing), namedRanks)] {
+		names = append(names, rank.String())
+	}
+	message := "no fresh sample of " + strings.Join(names, ", ")
+	if more := len(missing) - namedRanks; more > 0 {
+		message += fmt.Sprintf(" and %d more", more)
+	}
+	return message
+}
+
+func wasPolled(sample observe.PoolSample, pod string) bool {
+	for _, p := range sample.Pods {
+		if p.Name == pod {
+			return !p.Taken.IsZero()
+		}
+	}
+	return false
+}
+
+// servingSince says since when a pod that is meant to stay has been Ready.
+func servingSince(pod *corev1.Pod) (since time.Time, serving bool) {
+	if pod.DeletionTimestamp != nil || !plan.DrainStart(pod).IsZero() {
+		return time.Time{}, false
+	}
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodReady {
+			return condition.LastTransitionTime.Time, condition.Status == corev1.ConditionTrue
+		}
+	}
+	return time.Time{}, false
+}
+
+func decision(done []plan.Action, now time.Time) *v1alpha1.Decision {
+	reasons := make([]string, 0, len(done))
+	for _, action := range done {
+		reasons = append(reasons, action.Reason)
+	}
+	return &v1alpha1.Decision{Time: metav1.NewTime(now.Truncate(time.Second)), Action: string(done[0].Cause), Reason: strings.Join(reasons, "; ")}
+}
+
+func setCondition(pool *v1alpha1.EnginePool, kind string, status metav1.ConditionStatus, reason, message string) {
+	meta.SetStatusCondition(&pool.Status.Conditions, metav1.Condition{
+		Type: kind, Status: status, Reason: reason, Message: message, ObservedGeneration: pool.Generation,
+	})
+}
+
+// sooner gives the shorter of two delays, of which 0 is never.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || (b > 0 && b < a) {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,155 @@
+package inferenceservice
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/sluice-dev/sluice/api/v1alpha1"
+	"github.com/sluice-dev/sluice/controllers/monitoring"
+	"github.com/sluice-dev/sluice/controllers/owned"
+	"github.com/sluice-dev/sluice/controllers/plan"
+)
+
+// applySecret makes the PD Secret once. Secrets are not watched, so that the operator need not be allowed to list them;
+// a service that is settled is not asked about.
+func (r *Reconciler) applySecret(ctx context.Context, step *step) error {
+	service := step.service
+	if !plan.HasPrefill(service) || isSettled(service) {
+		return nil
+	}
+	key := client.ObjectKey{Namespace: service.Namespace, Name: plan.SecretName(service.Name)}
+	live := &corev1.Secret{}
+	err := r.Live.Get(ctx, key, live)
+	if apierrors.IsNotFound(err) {
+		value, err := r.NewSecret()
+		if err != nil {
+			return fmt.Errorf("make the secret of InferenceService %s: %w", client.ObjectKeyFromObject(service), err)
+		}
+		if err := r.Client.Create(ctx, plan.Secret(service, value)); err != nil && !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("create Secret %s: %w", key, err)
+		}
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read Secret %s: %w", key, err)
+	}
+	if !metav1.IsControlledBy(live, service) {
+		return owned.NewNotOwnedError("Secret", live)
+	}
+	return nil
+}
+
+// isSettled says whether everything was there when the status was last written.
+func isSettled(service *v1alpha1.InferenceService) bool {
+	return service.Status.ObservedGeneration == service.Generation &&
+		meta.IsStatusConditionTrue(service.Status.Conditions, v1alpha1.ConditionReady) &&
+		meta.IsStatusConditionFalse(service.Status.Conditions, v1alpha1.ConditionProgressing)
+}
+
+// applyPools makes the EnginePools, and what exists once a pool.
+func (r *Reconciler) applyPools(ctx context.Context, step *step) error {
+	var failures []error
+	for _, want := range plan.EnginePools(step.service) {
+		pool, err := r.applyPool(ctx, step, want)
+		if err != nil {
+			failures = append(failures, err)
+			continue
+		}
+		if _, err := r.applier.Apply(ctx, plan.HeadlessService(pool)); err != nil {
+			failures = append(failures, err)
+		}
+		outcome, err := r.Monitors.Apply(ctx, monitoring.BuildServiceMonitor(pool, r.MonitorOptions))
+		step.monitors = append(step.monitors, monitoring.Result{Pool: pool.Spec.Pool, Outcome: outcome, Err: err})
+	}
+	return errors.Join(failures...)
+}
+
+// applyPool makes one EnginePool as wanted and returns it as the API server has it.
+func (r *Reconciler) applyPool(ctx context.Context, step *step, want *v1alpha1.EnginePool) (*v1alpha1.EnginePool, error) {
+	live, exists := step.pools[want.Name]
+	key := client.ObjectKeyFromObject(want)
+	if !exists {
+		err := r.Client.Create(ctx, want)
+		if err == nil {
+			step.pools[want.Name] = want
+			return want, nil
+		}
+		if !apierrors.IsAlreadyExists(err) {
+			return nil, fmt.Errorf("create EnginePool %s: %w", key, err)
+		}
+		live = &v1alpha1.EnginePool{}
+		if err := r.Live.Get(ctx, key, live); err != nil {
+			return nil, fmt.Errorf("read EnginePool %s: %w", key, err)
+		}
+		if !metav1.IsControlledBy(live, step.service) {
+			return nil, owned.NewNotOwnedError("EnginePool", live)
+		}
+		step.pools[want.Name] = live
+	}
+	if live.DeletionTimestamp != nil {
+		return nil, apierrors.NewConflict(v1alpha1.GroupVersion.WithResource("enginepools").GroupResource(), live.Name,
+			errors.New("an older pool of this name is still being deleted"))
+	}
+	if plan.UpdatePool(live, want) {
+		if err := r.Client.Update(ctx, live); err != nil {
+			return nil, fmt.Errorf("update EnginePool %s: %w", key, err)
+		}
+	}
+	return live, nil
+}
+
+// applyRouter makes the router: its rights first.
+func (r *Reconciler) applyRouter(ctx context.Context, step *step) error {
+	router := plan.NewRouter(step.service, r.Router)
+	var failures []error
+	for _, want := range []client.Object{router.ServiceAccount, router.Role, router.RoleBinding, router.Service, router.Deployment} {
+		if _, err := r.applier.Apply(ctx, want); err != nil {
+			failures = append(failures, err)
+		}
+	}
+	return errors.Join(failures...)
+}
+
+// retirePools drains the pools that the service lists no more, and deletes them when they are empty.
+func (r *Reconciler) retirePools(ctx context.Context, step *step) error {
+	var failures []error
+	wanted := map[string]bool{}
+	for _, pool := range step.service.Spec.Pools {
+		wanted[plan.PoolName(step.service.Name, pool.Name)] = true
+	}
+	for _, name := range slices.Sorted(maps.Keys(step.pools)) {
+		pool := step.pools[name]
+		if wanted[name] || pool.DeletionTimestamp != nil {
+			continue
+		}
+		if plan.RetirePool(pool) {
+			if err := r.Client.Update(ctx, pool); err != nil {
+				failures = append(failures, fmt.Errorf("scale EnginePool %s to 0: %w", client.ObjectKeyFromObject(pool), err))
+				continue
+			}
+			r.Recorder.Eventf(step.service, pool, corev1.EventTypeNormal, "PoolRetired", "ScaleIn",
+				"pool %s is not in spec.pools any more: drain its %d replicas", pool.Spec.Pool, pool.Status.Replicas)
+			continue
+		}
+		if !plan.IsEmpty(pool) {
+			continue
+		}
+		uid := pool.UID
+		if err := r.Client.Delete(ctx, pool, client.Preconditions{UID: &uid}); client.IgnoreNotFound(err) != nil {
+			failures = append(failures, fmt.Errorf("delete EnginePool %s: %w", client.ObjectKeyFromObject(pool), err))
+			continue
+		}
+		r.Monitors.Forget(client.ObjectKeyFromObject(pool))
+		r.Recorder.Eventf(step.service, pool, corev1.EventTypeNormal, "PoolDeleted", "ScaleIn", "pool %s is empty: delete it", pool.Spec.Pool)
+	}
+	return errors.Join(failures...)
+}

@@ -1,0 +1,197 @@
+package inferenceservice
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/sluice-dev/sluice/api/v1alpha1"
+	"github.com/sluice-dev/sluice/controllers/monitoring"
+	"github.com/sluice-dev/sluice/controllers/owned"
+	"github.com/sluice-dev/sluice/controllers/plan"
+)
+
+// +kubebuilder:rbac:groups=inference.sluice.dev,resources=inferenceservices,verbs=get;list;watch
+// +kubebuilder:rbac:groups=inference.sluice.dev,resources=inferenceservices/status,verbs=patch
+// +kubebuilder:rbac:groups=inference.sluice.dev,resources=inferenceservices/finalizers,verbs=update
+// +kubebuilder:rbac:groups=inference.sluice.dev,resources=enginepools,verbs=get;list;watch;create;update;delete
+// +kubebuilder:rbac:groups=apps,resources=deployments,verbs=get;list;watch;create;update
+// +kubebuilder:rbac:groups="",resources=services;serviceaccounts,verbs=get;list;watch;create;update
+// +kubebuilder:rbac:groups="",resources=secrets,verbs=get;create
+// +kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=roles;rolebindings,verbs=get;list;watch;create;update
+// +kubebuilder:rbac:groups=monitoring.coreos.com,resources=servicemonitors,verbs=get;create;patch
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+// Monitors makes Prometheus scrape pools. *monitoring.Applier has it.
+type Monitors interface {
+	// Apply brings a ServiceMonitor in line, if the cluster has that resource.
+	Apply(ctx context.Context, desired *monitoringv1.ServiceMonitor) (monitoring.Outcome, error)
+	// Forget drops what is remembered of a ServiceMonitor.
+	Forget(key types.NamespacedName)
+	// Source asks for all services anew when the resource appears or goes.
+	Source(list func(context.Context) []reconcile.Request) source.Source
+}
+
+// Config is what a Reconciler works with. All fields but MonitorOptions are needed.
+type Config struct {
+	Client         client.Client // reads from the cache
+	Live           client.Reader // reads from the API server
+	Recorder       events.EventRecorder
+	Monitors       Monitors
+	MonitorOptions monitoring.Options
+	Clock          clock.PassiveClock
+	Router         plan.RouterDefaults
+	// NewSecret makes the shared secret of a service's engines: hex digits.
+	NewSecret func() (string, error)
+}
+
+// Reconciler reconciles InferenceServices.
+type Reconciler struct {
+	Config
+	applier owned.Applier
+
+	mu sync.Mutex
+	// loadWritten is when the load of a service was last written to its status, by this process.
+	loadWritten map[types.UID]time.Time
+}
+
+// New makes a Reconciler.
+func New(config Config) *Reconciler {
+	return &Reconciler{
+		Config:      config,
+		applier:     owned.Applier{Client: config.Client, Live: config.Live},
+		loadWritten: map[types.UID]time.Time{},
+	}
+}
+
+// SetupWithManager makes the manager call the reconciler when a service's spec or anything that it is made of changes,
+// and when the cluster gets the ServiceMonitor resource.
+func (r *Reconciler) SetupWithManager(manager ctrl.Manager) error {
+	err := ctrl.NewControllerManagedBy(manager).
+		Named("inferenceservice").
+		For(&v1alpha1.InferenceService{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Owns(&v1alpha1.EnginePool{}).
+		Owns(&appsv1.Deployment{}).
+		Owns(&corev1.ServiceAccount{}).
+		Owns(&rbacv1.Role{}).
+		Owns(&rbacv1.RoleBinding{}).
+		// Headless Services belong to pools, so a label leads to the service.
+		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(serviceOf)).
+		WatchesRawSource(r.Monitors.Source(r.all)).
+		WithOptions(controller.Options{MaxConcurrentReconciles: 8}).
+		Complete(r)
+	if err != nil {
+		return fmt.Errorf("set up the inferenceservice controller: %w", err)
+	}
+	return nil
+}
+
+func serviceOf(_ context.Context, object client.Object) []reconcile.Request {
+	name := object.GetLabels()[v1alpha1.LabelService]
+	if name == "" {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: name}}}
+}
+
+// all lists every service.
+func (r *Reconciler) all(ctx context.Context) []reconcile.Request {
+	var services v1alpha1.InferenceServiceList
+	if err := r.Client.List(ctx, &services); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "List the InferenceServices")
+		return nil
+	}
+	requests := make([]reconcile.Request, 0, len(services.Items))
+	for i := range services.Items {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&services.Items[i])})
+	}
+	return requests
+}
+
+// Reconcile brings one service a step closer to its spec.
+func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (result ctrl.Result, err error) {
+	service := &v1alpha1.InferenceService{}
+	if err := r.Client.Get(ctx, request.NamespacedName, service); err != nil {
+		if apierrors.IsNotFound(err) {
+			return ctrl.Result{}, nil
+		}
+		return ctrl.Result{}, fmt.Errorf("read InferenceService %s: %w", request.NamespacedName, err)
+	}
+	if service.DeletionTimestamp != nil {
+		// Owner references take everything away.
+		r.forget(service.UID)
+		return ctrl.Result{}, nil
+	}
+	step := &step{service: service}
+	defer func() { result, err = r.finish(ctx, step, err) }()
+
+	// 1. Read.
+	if err := r.read(ctx, step); err != nil {
+		return ctrl.Result{}, err
+	}
+	// 2. Plan and apply; a part that fails does not hold the others up.
+	return ctrl.Result{}, errors.Join(
+		r.applySecret(ctx, step),
+		r.applyPools(ctx, step),
+		r.applyRouter(ctx, step),
+		r.retirePools(ctx, step),
+	)
+}
+
+// finish observes and writes the status, whatever happened before. A conflict with another writer, or with a cache that
+// is late, is no error: the service is reconciled again.
+func (r *Reconciler) finish(ctx context.Context, step *step, err error) (ctrl.Result, error) {
+	step.err = err
+	again, statusErr := r.writeStatus(ctx, step)
+	err = errors.Join(err, statusErr)
+	if isConflict(err) {
+		return ctrl.Result{RequeueAfter: conflictDelay}, nil
+	}
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	return ctrl.Result{RequeueAfter: again}, nil
+}
+
+// conflictDelay gives a late cache time to follow.
+const conflictDelay = 100 * time.Millisecond
+
+func isConflict(err error) bool {
+	if err == nil {
+		return false
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, one := range joined.Unwrap() {
+			if !isConflict(one) {
+				return false
+			}
+		}
+		return true
+	}
+	return apierrors.IsConflict(err)
+}
+
+func (r *Reconciler) forget(uid types.UID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.loadWritten, uid)
+}

@@ -1,0 +1,52 @@
+package inferenceservice
+
+import (
+	"context"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/sluice-dev/sluice/api/v1alpha1"
+	"github.com/sluice-dev/sluice/controllers/monitoring"
+	"github.com/sluice-dev/sluice/controllers/plan"
+)
+
+// step is one reconcile: what was read, done and found out.
+type step struct {
+	service *v1alpha1.InferenceService
+
+	pools  map[string]*v1alpha1.EnginePool // by name of the EnginePool; those that the service owns
+	router *appsv1.Deployment              // nil when there is none
+	read   bool                            // the fields above are filled
+
+	monitors []monitoring.Result
+	err      error
+}
+
+// read fills the step from the cache.
+func (r *Reconciler) read(ctx context.Context, step *step) error {
+	service := step.service
+	var pools v1alpha1.EnginePoolList
+	err := r.Client.List(ctx, &pools, client.InNamespace(service.Namespace), client.MatchingLabels{v1alpha1.LabelService: service.Name})
+	if err != nil {
+		return fmt.Errorf("list the EnginePools of InferenceService %s: %w", client.ObjectKeyFromObject(service), err)
+	}
+	step.pools = map[string]*v1alpha1.EnginePool{}
+	for i := range pools.Items {
+		if metav1.IsControlledBy(&pools.Items[i], service) {
+			step.pools[pools.Items[i].Name] = &pools.Items[i]
+		}
+	}
+	router := &appsv1.Deployment{}
+	err = r.Client.Get(ctx, client.ObjectKey{Namespace: service.Namespace, Name: plan.RouterName(service.Name)}, router)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("read the router of InferenceService %s: %w", client.ObjectKeyFromObject(service), err)
+	}
+	if err == nil && metav1.IsControlledBy(router, service) {
+		step.router = router
+	}
+	step.read = true
+	return nil
+}
