@@ -49,8 +49,8 @@ func Parse(r io.ReaderAt, size int64) (*File, error) {
 		return nil, fmt.Errorf("header length: %w", err)
 	}
 	length := binary.LittleEndian.Uint64(prefix[:])
-	if length > maxHeaderBytes || int64(length) > size-int64(len(prefix)) {
-		return nil, fmt.Errorf("header of %d bytes in a file of %d: want it inside the file and at most %d", length, size, maxHeaderBytes)
+	if length < 2 || length > maxHeaderBytes || int64(length) > size-int64(len(prefix)) {
+		return nil, fmt.Errorf("header of %d bytes in a file of %d: want 2 to %d, inside the file", length, size, maxHeaderBytes)
 	}
 	header := make([]byte, length)
 	if _, err := r.ReadAt(header, int64(len(prefix))); err != nil {
