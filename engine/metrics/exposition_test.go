@@ -1,0 +1,218 @@
+package metrics
+
+import (
+	"bytes"
+	"flag"
+	"io"
+	nethttp "net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/prometheus/common/expfmt"
+
+	"github.com/sluice-dev/sluice/engine/ledger"
+	"github.com/sluice-dev/sluice/engine/ledger/ledgertest"
+	"github.com/sluice-dev/sluice/engine/scheduler/report"
+)
+
+var update = flag.Bool("update", false, "write the golden files of this package")
+
+// golden compares got with a file in testdata.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", name, diff)
+	}
+}
+
+// openStore gives a store that is closed at the end of the test.
+func openStore(t testing.TB, dir, process string) *Store {
+	t.Helper()
+	s, err := OpenStore(dir, process)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		if n := s.Failed(); n != 0 {
+			t.Errorf("%d series found no room", n)
+		}
+	})
+	return s
+}
+
+func newGatherer(t testing.TB, dir string) *Gatherer {
+	g := NewGatherer(dir)
+	t.Cleanup(func() {
+		if err := g.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return g
+}
+
+// scrape gives the text exposition of the stores.
+func scrape(t testing.TB, g *Gatherer) string {
+	t.Helper()
+	families, err := g.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var buf bytes.Buffer
+	for _, f := range families {
+		if _, err := expfmt.MetricFamilyToText(&buf, f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return buf.String()
+}
+
+// snapshot has another value in every field.
+func snapshot(kind report.Kind) report.Snapshot {
+	return report.Snapshot{
+		Kind: kind, NumRunningReqs: 11, NumQueueReqs: 12,
+		NumUsedTokens: 1301, KVAvailableTokens: 1402, KVEvictableTokens: 1503, KVUsedTokens: 1604, MaxTotalNumTokens: 4509,
+		TokenUsage: 0.36, FullUsage: 0.3557, GenThroughput: 170.5, Utilization: 0.81, CacheHitRate: 0.19,
+		NumPrefillBootstrapQueueReqs: 20, NumPrefillInflightQueueReqs: 21, NumDecodePreallocQueueReqs: 22,
+		NumDecodeTransferQueueReqs: 23, NumDecodeHostReceiveQueueReqs: 24, NumDecodeDeferredKVReleaseReqs: 25, NumRetractedReqs: 26,
+		MaxRunningRequestsUnderSLO: 27, MaxRunningRequests: 28, PendingPreallocTokenUsage: 0.29, NumPausedReqs: 30, NumRetractedQueueReqs: 31,
+	}
+}
+
+// fill sends one of everything, each with a value of its own.
+func fill(m *Scheduler, f *Front, form ledger.Form) {
+	const ms = int64(time.Millisecond)
+	m.Report(snapshot(report.Prefill))
+	m.Report(snapshot(report.Decode))
+	m.QueueTime(32 * ms)
+	for _, s := range ledger.Stages() {
+		if slices.Contains(s.Observed, form) {
+			m.StageTime(s.Stage, int64(s.Stage)*33*ms)
+		}
+	}
+	m.KVTransfer(report.KVTransfer{TotalBytes: 34 << 20, LatencyNanos: 35 * ms, BootstrapNanos: 36 * ms, AllocNanos: 37 * ms})
+	m.BootstrapFailed()
+	m.TransferFailed()
+	m.TransferFailed()
+	m.Retracted(38, 39, 40)
+	m.RealtimeTokens(41, 42, 43)
+
+	batch, stream := Subject{}, Subject{Streaming: true, Custom: map[string]string{"team": "red", "unknown": "x"}}
+	f.FirstToken(batch, 440*ms)
+	f.FirstToken(stream, 450*ms)
+	f.InterToken(stream, 46*ms, 3)
+	f.InterToken(stream, 47*ms, 0)
+	f.Finished(batch, Finished{PromptTokens: 480, CompletionTokens: 490, CachedTokens: 50, E2ENanos: 5100 * ms, TPOTNanos: 52e6})
+	f.Finished(stream, Finished{PromptTokens: 53, CompletionTokens: 1, E2ENanos: 550 * ms})
+	f.Aborted()
+	f.LoadsServed(56 * ms / 10)
+	f.RequestStarted("/v1/completions", "POST")
+	f.RequestStarted("/v1/completions", "POST")
+	f.ResponseStarted("/v1/completions", "POST", 200)
+	f.RequestEnded("/v1/completions", "POST")
+	f.RequestStarted("", "BREW")
+	f.ResponseStarted("", "BREW", 418)
+	f.RequestEnded("", "BREW")
+}
+
+func TestExposition(t *testing.T) {
+	for engineType, form := range map[string]ledger.Form{"unified": ledger.Unified, "prefill": ledger.Prefill, "decode": ledger.Decode} {
+		t.Run(engineType, func(t *testing.T) {
+			dir := t.TempDir()
+			clock := ledgertest.New()
+			extra := map[string]string{"zone": "b"}
+			m := NewScheduler(openStore(t, dir, "rank-0"), RankLabels{ModelName: "tiny", EngineType: engineType, TPRank: 1, PPRank: 2, MoEEPRank: 3, Extra: extra}, clock)
+			f := NewFront(openStore(t, dir, "api"), FrontLabels{ModelName: "tiny", EngineType: engineType, Custom: []string{"team"}, Extra: extra}, Buckets{}, clock)
+			fill(m, f, form)
+			golden(t, engineType+".prom", scrape(t, newGatherer(t, dir)))
+		})
+	}
+}
+
+// Every family of the table is in one of the golden expositions, and in those of its engine types alone.
+func TestExpositionHasEveryFamily(t *testing.T) {
+	for _, engineType := range []string{"unified", "prefill", "decode"} {
+		text, err := os.ReadFile(filepath.Join("testdata", engineType+".prom"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range Families() {
+			has := strings.Contains(string(text), "# TYPE "+f.Name+" "+f.Kind.String()+"\n")
+			if has != f.Engines.Has(engineType) {
+				t.Errorf("%s of %s engine: in the exposition %v, in the table %v", f.Name, engineType, has, f.Engines.Has(engineType))
+			}
+		}
+	}
+}
+
+func TestHandler(t *testing.T) {
+	dir := t.TempDir()
+	f := NewFront(openStore(t, dir, "api"), FrontLabels{ModelName: "tiny", EngineType: "unified"}, Buckets{}, ledgertest.New())
+	f.Aborted()
+	server := httptest.NewServer(Handler(newGatherer(t, dir)))
+	defer server.Close()
+	for _, c := range []struct {
+		name, reason, accept, contentType string
+		lines                             []string
+	}{
+		{"text", "names and _total as written, go_* and process_* of this process", "", "text/plain", []string{
+			`# TYPE sglang:num_aborted_requests_total counter`,
+			`sglang:num_aborted_requests_total{engine_type="unified",model_name="tiny"} 1`,
+			`# TYPE go_goroutines gauge`,
+			`# TYPE process_cpu_seconds_total counter`,
+		}},
+		{"OpenMetrics", "the family is without _total, the sample has it once", "application/openmetrics-text;version=1.0.0;escaping=underscores", "application/openmetrics-text", []string{
+			`# TYPE sglang:num_aborted_requests counter`,
+			`sglang:num_aborted_requests_total{engine_type="unified",model_name="tiny"} 1.0`,
+			`# EOF`,
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			req, err := nethttp.NewRequest(nethttp.MethodGet, server.URL, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("Accept", c.accept)
+			resp, err := nethttp.DefaultClient.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			body, err := io.ReadAll(resp.Body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if resp.StatusCode != nethttp.StatusOK || !strings.HasPrefix(resp.Header.Get("Content-Type"), c.contentType) {
+				t.Errorf("status %d, content type %q", resp.StatusCode, resp.Header.Get("Content-Type"))
+			}
+			for _, line := range c.lines {
+				if !strings.Contains("\n"+string(body), "\n"+line+"\n") {
+					t.Errorf("%s: no line %q", c.reason, line)
+				}
+			}
+			if strings.Contains(string(body), "_total_total") {
+				t.Error("a counter has _total twice")
+			}
+		})
+	}
+}

@@ -1,0 +1,236 @@
+package metrics
+
+import (
+	"strings"
+	"sync"
+
+	"github.com/sluice-dev/sluice/engine/ledger"
+)
+
+// FrontLabels are the labels of every family of an API process.
+type FrontLabels struct {
+	ModelName  string
+	EngineType string
+	Custom     []string          // names a client may fill; "" where it doesn't
+	Extra      map[string]string // --extra-metric-labels; they win over the ones above
+}
+
+// Subject says whose event it is: the values of the labels that differ between requests.
+type Subject struct {
+	Streaming bool
+	Custom    map[string]string // values of FrontLabels.Custom; other names are dropped
+}
+
+// Finished is the end of a counted request.
+type Finished struct {
+	PromptTokens, CompletionTokens int
+	CachedTokens                   int // of PromptTokens, 0 <= CachedTokens <= PromptTokens
+	E2ENanos                       int64
+	TPOTNanos                      float64 // 0: undefined, not a sample
+}
+
+// OtherLabel stands for label values beyond a cap, and for unmatched routes and unknown methods.
+const (
+	OtherLabel        = "other"
+	UnmatchedEndpoint = "unmatched"
+	maxCustomSets     = 256 // sets of custom values; further ones count as "other"
+	maxEndpoints      = 256
+)
+
+// Front writes what the API process tells: finished requests, latencies as the client sees them, HTTP. It is safe for
+// concurrent use. Requests that don't count (health checks) must not be told.
+type Front struct {
+	backend    Backend
+	engineType string
+	custom     []string
+	base       []Label // of the front's families, without custom labels
+	extra      []Label // of the HTTP families
+	buckets    Buckets
+	clock      ledger.Clock
+
+	aborted CounterSeries
+	loads   HistogramSeries
+
+	requests vec[*requestSeries]
+	http     vec[*endpointSeries]
+	status   vec[CounterSeries]
+}
+
+// NewFront makes the series of an API process in the backend. clock tells the wall time of gauges.
+func NewFront(backend Backend, labels FrontLabels, buckets Buckets, clock ledger.Clock) *Front {
+	f := &Front{
+		backend: backend, engineType: labels.EngineType, buckets: buckets, clock: clock,
+		base:  override([]Label{{"model_name", labels.ModelName}, {"engine_type", labels.EngineType}}, labels.Extra),
+		extra: override(nil, labels.Extra),
+	}
+	for _, name := range labels.Custom {
+		if !hasLabel(f.base, name) && name != streamingLabel && name != "cache_source" {
+			f.custom = append(f.custom, name)
+		}
+	}
+	f.requests.limit, f.http.limit, f.status.limit = 2*maxCustomSets, maxEndpoints, 16*maxEndpoints
+	empty := f.customLabels(nil)
+	f.aborted = backend.Counter(numAbortedRequests, empty)
+	f.loads = backend.Histogram(getLoadsDuration, empty, nil)
+	for _, streaming := range []bool{false, true} {
+		f.subject(Subject{Streaming: streaming}) // so that the counters are there, at 0, before the first request
+	}
+	return f
+}
+
+func hasLabel(labels []Label, name string) bool {
+	for _, l := range labels {
+		if l.Name == name {
+			return true
+		}
+	}
+	return false
+}
+
+// customLabels gives the base labels with the custom ones, "" where there is no value.
+func (f *Front) customLabels(values map[string]string) []Label {
+	labels := make([]Label, 0, len(f.base)+len(f.custom)+1)
+	labels = append(labels, f.base...)
+	for _, name := range f.custom {
+		labels = append(labels, Label{name, values[name]})
+	}
+	return labels
+}
+
+const streamingLabel = "is_streaming"
+
+// requestSeries are the series of one kind of request.
+type requestSeries struct {
+	prompt, generation, requests                   CounterSeries
+	ttft, itl, tpot, e2e                           HistogramSeries
+	promptLength, uncachedLength, generationLength HistogramSeries
+
+	cached func() CounterSeries // made when the first token came from the cache
+}
+
+func (f *Front) subject(s Subject) *requestSeries {
+	streaming := "False"
+	if s.Streaming {
+		streaming = "True"
+	}
+	var key strings.Builder
+	key.WriteString(streaming)
+	for _, name := range f.custom {
+		key.WriteByte(0)
+		key.WriteString(s.Custom[name])
+	}
+	return f.requests.get(key.String(), func(full bool) *requestSeries {
+		values := s.Custom
+		if full {
+			values = map[string]string{}
+			for _, name := range f.custom {
+				values[name] = OtherLabel
+			}
+		}
+		return f.newRequestSeries(values, streaming)
+	})
+}
+
+func (f *Front) newRequestSeries(values map[string]string, streaming string) *requestSeries {
+	labels := f.customLabels(values)
+	stream := append(f.customLabels(values), Label{streamingLabel, streaming})
+	b := f.backend
+	r := &requestSeries{
+		prompt:     b.Counter(promptTokens, stream),
+		generation: b.Counter(generationTokens, stream),
+		requests:   b.Counter(numRequests, stream),
+		ttft:       f.histogram(timeToFirstToken, stream, f.buckets.TimeToFirstToken),
+		itl:        f.histogram(interTokenLatency, labels, f.buckets.InterTokenLatency),
+		tpot:       f.histogram(timePerOutputToken, stream, f.buckets.InterTokenLatency),
+		e2e:        f.histogram(e2eRequestLatency, stream, f.buckets.E2ERequestLatency),
+
+		promptLength:     f.histogram(promptHistogram, labels, f.buckets.PromptTokens),
+		uncachedLength:   f.histogram(uncachedHistogram, labels, f.buckets.PromptTokens),
+		generationLength: f.histogram(generationHistogram, labels, f.buckets.GenerationTokens),
+	}
+	r.cached = sync.OnceValue(func() CounterSeries {
+		return b.Counter(cachedTokens, append(f.customLabels(values), Label{"cache_source", "device"}))
+	})
+	return r
+}
+
+// histogram gives the series of a family, or nothing where the engine type has none.
+func (f *Front) histogram(family *Family, labels []Label, bounds []float64) HistogramSeries {
+	if !family.Engines.Has(f.engineType) {
+		return nothing{}
+	}
+	return f.backend.Histogram(family, labels, bounds)
+}
+
+// FirstToken observes the time from arrival to the first output, once per request. A prefill engine has no such family:
+// what it puts out is not what the client waits for.
+func (f *Front) FirstToken(s Subject, nanos int64) { f.subject(s).ttft.Observe(seconds(nanos)) }
+
+// InterToken observes the time between two outputs, the later of which brought newTokens: newTokens samples of an equal
+// share, whose sum is the time. Without new tokens there is no sample.
+func (f *Front) InterToken(s Subject, nanos int64, newTokens int) {
+	if newTokens > 0 {
+		f.subject(s).itl.ObserveWeighted(seconds(nanos), uint64(newTokens))
+	}
+}
+
+// Finished counts the end of a request, aborted ones included.
+func (f *Front) Finished(s Subject, e Finished) {
+	r := f.subject(s)
+	r.requests.Add(1)
+	r.prompt.Add(float64(e.PromptTokens))
+	r.generation.Add(float64(e.CompletionTokens))
+	r.promptLength.Observe(float64(e.PromptTokens))
+	r.uncachedLength.Observe(float64(e.PromptTokens - e.CachedTokens))
+	r.generationLength.Observe(float64(e.CompletionTokens))
+	r.e2e.Observe(seconds(e.E2ENanos))
+	if e.TPOTNanos > 0 {
+		r.tpot.Observe(e.TPOTNanos / 1e9)
+	}
+	if e.CachedTokens > 0 {
+		r.cached().Add(float64(e.CachedTokens))
+	}
+}
+
+// Aborted counts an abort that was sent to the scheduler.
+func (f *Front) Aborted() { f.aborted.Add(1) }
+
+// LoadsServed observes the time that one /v1/loads took.
+func (f *Front) LoadsServed(nanos int64) { f.loads.Observe(seconds(nanos)) }
+
+// vec finds series by the text of their labels. At limit entries further ones share one, made with full true.
+type vec[T any] struct {
+	limit int
+	mu    sync.RWMutex
+	byKey map[string]T
+}
+
+// overLimit is the key of the shared entry; no label text begins with this byte.
+const overLimit = "\xff"
+
+func (v *vec[T]) get(key string, make func(full bool) T) T {
+	v.mu.RLock()
+	t, ok := v.byKey[key]
+	v.mu.RUnlock()
+	if ok {
+		return t
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if t, ok := v.byKey[key]; ok {
+		return t
+	}
+	if v.byKey == nil {
+		v.byKey = map[string]T{}
+	}
+	full := len(v.byKey) >= v.limit
+	if full {
+		key = overLimit
+		if t, ok := v.byKey[key]; ok {
+			return t
+		}
+	}
+	t = make(full)
+	v.byKey[key] = t
+	return t
+}
