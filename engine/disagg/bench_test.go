@@ -42,7 +42,7 @@ func BenchmarkTransfer(b *testing.B) {
 			p := benchPair(b, layout, pages)
 			raw := newRawTCP(b)
 			ids := seq(0, pages)
-			buf := make([]byte, batchBytes)
+			buf := make([]byte, 256<<10)
 			b.SetBytes(total)
 			var rawNanos, nanos int64
 			now := p.prefill.cfg.Now
@@ -110,7 +110,7 @@ func newRawTCP(b *testing.B) *rawTCP {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		buf := make([]byte, pageBuffer)
+		buf := make([]byte, 512<<10)
 		for n := range r.want {
 			for n > 0 {
 				m, err := far.Read(buf[:min(int64(len(buf)), n)])

@@ -15,7 +15,7 @@ import (
 const (
 	farewellTimeout = 250 * time.Millisecond // for the error frame to a peer that may not read any more
 	smallBuffer     = maxControlBytes + headerBytes
-	pageBuffer      = 512 << 10 // read buffer while pages arrive; larger when one page frame is larger
+	pageBuffer      = 128 << 10 // read buffer while pages arrive; larger when one page frame is larger
 )
 
 // link is one TCP connection that carries frames. One goroutine reads; any may write.

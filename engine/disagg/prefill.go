@@ -14,7 +14,7 @@ import (
 )
 
 // batchBytes is how much one write carries, at least one page.
-const batchBytes = 256 << 10
+const batchBytes = 128 << 10
 
 // rememberedRooms is how many rooms that are over are kept in mind, so that a late decode rank hears why at once.
 const rememberedRooms = 1024
