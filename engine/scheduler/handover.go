@@ -136,7 +136,10 @@ const extraPlaces = 32
 
 // arrive takes the first token that came with the KV.
 func (s *Scheduler) arrive(q *sequence) {
-	first := q.receiving.First()
+	first, ok := q.receiving.First()
+	if !ok {
+		panic(fmt.Sprintf("scheduler: request %s has its KV, but no first token", q.req.RID))
+	}
 	q.first = first
 	q.seed = first.Seed
 	q.tokens = append(q.tokens, first.Token)

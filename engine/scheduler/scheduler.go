@@ -145,20 +145,31 @@ func (s *Scheduler) receive(m submitMsg) {
 		return
 	}
 	s.live[q.req.RID] = q
+	if err := s.openTransfer(q); err != nil {
+		s.finish(q, abort(request.OutcomeBootstrapFailed, err.Error()))
+		return
+	}
 	switch s.cfg.Role {
 	case Unified:
 		s.becomeWaiting(q)
 	case Prefill:
-		if !q.req.Bootstrap.Fake() {
-			q.sending = s.deps.Sender.Open(q.req.Bootstrap.Room, q.prompt)
-		}
 		s.becomeBootstrapping(q)
 	case Decode:
-		if !q.req.Bootstrap.Fake() {
-			q.receiving = s.deps.Receiver.Open(*q.req.Bootstrap, q.prompt)
-		}
 		s.becomePreallocating(q)
 	}
+}
+
+// openTransfer opens the hand-over of a request on a prefill or decode rank. A health check has none.
+func (s *Scheduler) openTransfer(q *sequence) (err error) {
+	if s.cfg.Role == Unified || q.req.Bootstrap.Fake() {
+		return nil
+	}
+	if s.cfg.Role == Prefill {
+		q.sending, err = s.deps.Sender.Open(q.req.Bootstrap.Room, q.prompt)
+		return err
+	}
+	q.receiving, err = s.deps.Receiver.Open(*q.req.Bootstrap, q.prompt)
+	return err
 }
 
 // judge gives the outcome of a request that can't be served, with a message for the client; "" for one that can.

@@ -29,16 +29,18 @@ type Receiving interface {
 	Transfer
 	// Allocate gives the pages of the prompt, in order. The receiver may write them from now on.
 	Allocate(pages []int32)
-	// First is what came with the KV, once the state is Done.
-	First() disagg.First
+	// First is what came with the KV; ok once the state is Done.
+	First() (first disagg.First, ok bool)
 }
 
 // Sender opens hand-overs on a prefill rank. It calls the scheduler's Wake after a state has changed.
 type Sender interface {
-	Open(room int64, promptTokens int) Sending
+	// Open gives an error when the request can't be handed over, and then there is nothing to abort.
+	Open(room int64, promptTokens int) (Sending, error)
 }
 
 // Receiver opens hand-overs on a decode rank. It calls the scheduler's Wake after a state has changed.
 type Receiver interface {
-	Open(at request.Bootstrap, promptTokens int) Receiving
+	// Open gives an error when the request can't be handed over, and then there is nothing to abort.
+	Open(at request.Bootstrap, promptTokens int) (Receiving, error)
 }

@@ -1,0 +1,156 @@
+package rank
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"sync/atomic"
+
+	"github.com/sluice-dev/sluice/engine/disagg"
+	"github.com/sluice-dev/sluice/engine/ledger"
+	"github.com/sluice-dev/sluice/engine/runner"
+	"github.com/sluice-dev/sluice/engine/scheduler"
+	"github.com/sluice-dev/sluice/engine/tokenizer"
+)
+
+// parts is a rank, wired.
+type parts struct {
+	info      Info
+	runner    *runner.Runner
+	peers     peers
+	metrics   metricsStore
+	scheduler *scheduler.Scheduler
+}
+
+// assemble loads the model and wires the rank. On an error nothing is left open.
+func assemble(cfg Config, log *slog.Logger) (_ *parts, err error) {
+	p := &parts{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.close())
+		}
+	}()
+	if p.runner, err = runner.New(runner.Config{
+		ModelDir: cfg.ModelDir, PageSize: cfg.PageSize, MaxTotalTokens: cfg.MaxTotalTokens, Threads: cfg.Threads,
+	}); err != nil {
+		return nil, err
+	}
+	tok, err := tokenizer.Load(cfg.ModelDir)
+	if err != nil {
+		return nil, fmt.Errorf("load the tokenizer of %s: %w", cfg.ModelDir, err)
+	}
+	if p.info, err = describe(cfg, p.runner.Info(), tok); err != nil {
+		return nil, err
+	}
+	if p.metrics, err = openMetrics(cfg); err != nil {
+		return nil, err
+	}
+	// Transfers wake a scheduler that is made after them.
+	var awake atomic.Pointer[scheduler.Scheduler]
+	wake := func() {
+		if s := awake.Load(); s != nil {
+			s.Wake()
+		}
+	}
+	made := p.runner.Info()
+	layout := disagg.Layout{
+		Layers: made.NumLayers, PageSize: made.PageSize, PageBytesPerLayer: made.PageBytesPerLayer, DType: made.DType, ModelID: p.info.ModelID,
+	}
+	if p.peers, err = openPeers(cfg.Disagg, layout, p.runner.Pages(), wake, log); err != nil {
+		return nil, err
+	}
+	if p.scheduler, err = scheduler.New(schedulerConfig(cfg, p.info), scheduler.Deps{
+		Executor: p.runner,
+		Clock:    ledger.System(),
+		Reporter: logReports(p.metrics.reporter(), log),
+		Decoder:  tok,
+		Sender:   p.peers.sender(),
+		Receiver: p.peers.receiver(),
+		Log:      log,
+	}); err != nil {
+		return nil, err
+	}
+	awake.Store(p.scheduler)
+	p.scheduler.Wake()
+	return p, nil
+}
+
+// describe gives the facts of the rank, checking the configuration against the model.
+func describe(cfg Config, made runner.Info, tok *tokenizer.Tokenizer) (Info, error) {
+	context := made.ContextLength
+	if cfg.ContextLength > context {
+		return Info{}, fmt.Errorf("context length is %d, but the model's is %d: lower --context-length", cfg.ContextLength, context)
+	}
+	if cfg.ContextLength > 0 {
+		context = cfg.ContextLength
+	}
+	id, err := modelID(cfg.ModelDir)
+	if err != nil {
+		return Info{}, err
+	}
+	ends := append(slices.Clone(made.EOSTokenIDs), tok.EOS()...)
+	slices.Sort(ends)
+	return Info{
+		Rank:                       cfg.Rank,
+		PID:                        os.Getpid(),
+		ModelID:                    id,
+		DType:                      made.DType,
+		VocabSize:                  made.VocabSize,
+		NumLayers:                  made.NumLayers,
+		EOSTokenIDs:                slices.Compact(ends),
+		ContextLength:              context,
+		PageSize:                   made.PageSize,
+		MaxTotalNumTokens:          made.MaxTotalTokens,
+		MaxRunningRequests:         cfg.MaxRunningRequests,
+		MaxRunningRequestsUnderSLO: cfg.MaxRunningRequestsUnderSLO,
+		WeightBytes:                made.WeightBytes,
+		KVBytes:                    made.KVBytes,
+	}, nil
+}
+
+// schedulerConfig maps a valid configuration and the rank's facts.
+func schedulerConfig(cfg Config, info Info) scheduler.Config {
+	role := scheduler.Unified
+	switch cfg.Disagg.Mode {
+	case ModePrefill:
+		role = scheduler.Prefill
+	case ModeDecode:
+		role = scheduler.Decode
+	case ModeUnified:
+	}
+	return scheduler.Config{
+		Role:               role,
+		PageSize:           info.PageSize,
+		CapacityTokens:     info.MaxTotalNumTokens,
+		ContextLength:      info.ContextLength,
+		VocabSize:          info.VocabSize,
+		NumLayers:          info.NumLayers,
+		EOS:                info.EOSTokenIDs,
+		MaxRunning:         info.MaxRunningRequests,
+		MaxRunningUnderSLO: info.MaxRunningRequestsUnderSLO,
+		MaxQueued:          cfg.MaxQueuedRequests,
+		ChunkTokens:        max(cfg.ChunkedPrefillSize, 0),
+		MaxPrefillTokens:   cfg.MaxPrefillTokens,
+		DecodeInterval:     cfg.DecodeLogInterval,
+		Seed:               cfg.Seed,
+		TestRetractSteps:   cfg.TestRetractSteps,
+		WeightBytes:        info.WeightBytes,
+		KVBytes:            info.KVBytes,
+	}
+}
+
+// close ends the parts in the order in which they use each other: the scheduler has returned, then the transfers, which
+// touch pages, then the device.
+func (p *parts) close() error {
+	var errs []error
+	errs = append(errs, p.peers.close())
+	if p.metrics != nil {
+		errs = append(errs, p.metrics.close())
+	}
+	if p.runner != nil {
+		errs = append(errs, p.runner.Close())
+	}
+	return errors.Join(errs...)
+}

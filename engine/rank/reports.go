@@ -1,0 +1,58 @@
+package rank
+
+import (
+	"log/slog"
+
+	"github.com/sluice-dev/sluice/engine/ledger"
+	"github.com/sluice-dev/sluice/engine/scheduler/report"
+)
+
+// metricsStore is where a rank's metrics go.
+type metricsStore interface {
+	reporter() report.Reporter
+	close() error
+}
+
+// noMetrics is the store of a rank whose metrics are off.
+type noMetrics struct{}
+
+func (noMetrics) reporter() report.Reporter { return silent{} }
+func (noMetrics) close() error              { return nil }
+
+// silent listens to nothing.
+type silent struct{}
+
+func (silent) Report(report.Snapshot)        {}
+func (silent) QueueTime(int64)               {}
+func (silent) StageTime(ledger.Stage, int64) {}
+func (silent) KVTransfer(report.KVTransfer)  {}
+func (silent) BootstrapFailed()              {}
+func (silent) TransferFailed()               {}
+func (silent) Retracted(int, int, int)       {}
+func (silent) RealtimeTokens(int, int, int)  {}
+
+// logged passes reports on and writes them to the log.
+type logged struct {
+	report.Reporter
+	log *slog.Logger
+}
+
+func logReports(to report.Reporter, log *slog.Logger) report.Reporter {
+	return logged{Reporter: to, log: log}
+}
+
+func (l logged) Report(s report.Snapshot) {
+	l.Reporter.Report(s)
+	args := []any{
+		"running", s.NumRunningReqs, "queued", s.NumQueueReqs, "used_tokens", s.NumUsedTokens, "token_usage", s.TokenUsage,
+		"utilization", s.Utilization,
+	}
+	switch s.Kind {
+	case report.Decode:
+		l.log.Info("decode batch", append(args, "gen_throughput", s.GenThroughput)...)
+	case report.Prefill:
+		l.log.Info("prefill batch", args...)
+	default:
+		l.log.Debug("idle", args...)
+	}
+}

@@ -1,0 +1,141 @@
+package rank
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"sync/atomic"
+
+	"github.com/sluice-dev/sluice/engine/rank/rankpb"
+	"github.com/sluice-dev/sluice/engine/request"
+	"github.com/sluice-dev/sluice/engine/scheduler"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// maxMessageBytes bounds a message of the protocol: a prompt of ten million tokens fits.
+const maxMessageBytes = 64 << 20
+
+// service is the rank's end of the protocol.
+type service struct {
+	rankpb.UnimplementedRankServer
+
+	info      Info
+	scheduler *scheduler.Scheduler
+	connected atomic.Bool
+	ended     chan struct{} // closed when the scheduler has finished every request
+}
+
+func newService(info Info, s *scheduler.Scheduler) *service {
+	return &service{info: info, scheduler: s, ended: make(chan struct{})}
+}
+
+func (s *service) server() *grpc.Server {
+	srv := grpc.NewServer(grpc.MaxRecvMsgSize(maxMessageBytes), grpc.MaxSendMsgSize(maxMessageBytes))
+	rankpb.RegisterRankServer(srv, s)
+	return srv
+}
+
+// Connect serves the API process. This goroutine sends; another one receives, so neither waits for the other.
+func (s *service) Connect(stream grpc.BidiStreamingServer[rankpb.Call, rankpb.Event]) error {
+	if !s.connected.CompareAndSwap(false, true) {
+		return status.Error(codes.AlreadyExists, "another stream is connected to this rank")
+	}
+	defer s.connected.Store(false)
+	box := newOutbox()
+	defer func() {
+		for _, rid := range box.unfinished() {
+			s.scheduler.Abort(rid, request.OutcomeAbortedClient)
+		}
+	}()
+	received := make(chan error, 1)
+	go func() { received <- s.receive(stream, box) }()
+	for {
+		select {
+		case <-box.ready:
+			if err := send(stream, box); err != nil {
+				return err
+			}
+		case err := <-received:
+			return err
+		case <-s.ended:
+			return send(stream, box)
+		}
+	}
+}
+
+func send(stream grpc.BidiStreamingServer[rankpb.Call, rankpb.Event], box *outbox) error {
+	outputs := box.take()
+	if len(outputs) == 0 {
+		return nil
+	}
+	e := &rankpb.Event{Outputs: make([]*rankpb.Output, len(outputs))}
+	for i, o := range outputs {
+		e.Outputs[i] = outputToWire(o)
+	}
+	if err := stream.Send(e); err != nil {
+		return fmt.Errorf("send %d outputs: %w", len(outputs), err)
+	}
+	return nil
+}
+
+// receive hands calls to the scheduler until the stream ends.
+func (s *service) receive(stream grpc.BidiStreamingServer[rankpb.Call, rankpb.Event], box *outbox) error {
+	for {
+		call, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := s.handle(call, box); err != nil {
+			return err
+		}
+	}
+}
+
+func (s *service) handle(call *rankpb.Call, box *outbox) error {
+	switch c := call.GetCall().(type) {
+	case *rankpb.Call_Submit:
+		r := requestFromWire(c.Submit)
+		box.expect(r.RID)
+		if err := s.scheduler.Submit(r, box); err != nil {
+			return status.Error(codes.Unavailable, err.Error())
+		}
+	case *rankpb.Call_Abort:
+		if c.Abort.GetPrefix() {
+			s.scheduler.AbortAll(c.Abort.GetRid())
+			return nil
+		}
+		s.scheduler.Abort(c.Abort.GetRid(), request.Outcome(c.Abort.GetOutcome()))
+	default:
+		return status.Errorf(codes.InvalidArgument, "a call of type %T", c)
+	}
+	return nil
+}
+
+// Info tells the constants.
+func (s *service) Info(context.Context, *rankpb.InfoRequest) (*rankpb.InfoReply, error) {
+	return infoToWire(s.info), nil
+}
+
+// Load tells the load.
+func (s *service) Load(context.Context, *rankpb.LoadRequest) (*rankpb.LoadReply, error) {
+	raw, err := json.Marshal(s.scheduler.Load())
+	if err != nil {
+		return nil, status.Errorf(codes.Internal, "encode load: %v", err)
+	}
+	return &rankpb.LoadReply{Load: raw}, nil
+}
+
+// Flush empties the prefix cache.
+func (s *service) Flush(ctx context.Context, _ *rankpb.FlushRequest) (*rankpb.FlushReply, error) {
+	if err := s.scheduler.Flush(ctx); err != nil {
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	return &rankpb.FlushReply{}, nil
+}
