@@ -15,7 +15,9 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	if err := command().ExecuteContext(ctx); err != nil {
+	root := command()
+	root.SetArgs(joinLists(os.Args[1:], takesList(root)))
+	if err := root.ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "sluice-engine:", err)
 		os.Exit(1)
 	}
@@ -31,6 +33,18 @@ func command() *cobra.Command {
 	}
 	root.AddCommand(serveCommand(), rankCommand(), initModelCommand(), versionCommand())
 	return root
+}
+
+// takesList says which flags of the commands take several words.
+func takesList(root *cobra.Command) func(name string) bool {
+	return func(name string) bool {
+		for _, c := range root.Commands() {
+			if f := c.Flags().Lookup(name); f != nil && f.Value.Type() == (&words{}).Type() {
+				return true
+			}
+		}
+		return false
+	}
 }
 
 func versionCommand() *cobra.Command {

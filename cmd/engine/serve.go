@@ -72,7 +72,12 @@ func serveFlags(f *pflag.FlagSet, cfg *server.Config, secretFile *string) {
 	f.BoolVar(&cfg.EnableMetrics, "enable-metrics", false, "serve /metrics")
 	f.Var((*labelMap)(&cfg.ExtraMetricLabels), "extra-metric-labels", `labels on every family, as JSON: {"cluster":"a"}`)
 	f.StringVar(&cfg.CustomLabelsHeader, "tokenizer-metrics-custom-labels-header", cfg.CustomLabelsHeader, "header with a request's own labels, as JSON")
-	f.StringSliceVar(&cfg.AllowedCustomLabels, "tokenizer-metrics-allowed-custom-labels", nil, "keys that the header may set, separated by commas")
+	f.Var(list(&cfg.AllowedCustomLabels), "tokenizer-metrics-allowed-custom-labels", "keys that the header may set")
+	f.Var(bounds(&cfg.Buckets.TimeToFirstToken), "bucket-time-to-first-token", "bounds of the histogram, in seconds (default: built in)")
+	f.Var(bounds(&cfg.Buckets.InterTokenLatency), "bucket-inter-token-latency", "bounds of the histogram, in seconds (default: built in)")
+	f.Var(bounds(&cfg.Buckets.E2ERequestLatency), "bucket-e2e-request-latency", "bounds of the histogram, in seconds (default: built in)")
+	f.Var(rule(&cfg.Buckets.PromptTokens), "prompt-tokens-buckets", "default, tse MIDDLE BASE COUNT, or custom BOUND…")
+	f.Var(rule(&cfg.Buckets.GenerationTokens), "generation-tokens-buckets", "default, tse MIDDLE BASE COUNT, or custom BOUND…")
 	f.IntVar(&r.DecodeLogInterval, "decode-log-interval", r.DecodeLogInterval, "decode steps between two reports")
 	f.BoolVar(&cfg.EnableCacheReport, "enable-cache-report", false, "tell clients how many prompt tokens came from the cache")
 	f.StringVar(&r.LogLevel, "log-level", r.LogLevel, "debug, info, warn or error")
@@ -101,6 +106,7 @@ func readEnvironment(cfg *server.Config, secretFile string, lookup func(string) 
 	} else if secret, set := lookup("SLUICE_PD_SECRET"); set {
 		d.Secret = strings.TrimSpace(secret)
 	}
+	cfg.MetricsDir, _ = lookup("PROMETHEUS_MULTIPROC_DIR")
 	if address, set := lookup("POD_IP"); set && d.AdvertiseHost == "" {
 		d.AdvertiseHost = address
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-dev/sluice/engine/metrics"
 	"github.com/sluice-dev/sluice/engine/rank"
 )
 
@@ -79,4 +80,75 @@ func (m *mode) Set(text string) error {
 		return errors.New("use prefill, decode or null")
 	}
 	return nil
+}
+
+// words is a flag value of several words, which may come as several arguments, as SGLang takes them, or as one with
+// spaces or commas between them; see joinLists.
+type words struct {
+	set func(words []string) error
+	now []string
+}
+
+func (w *words) String() string { return strings.Join(w.now, " ") }
+
+func (w *words) Type() string { return "list" }
+
+func (w *words) Set(text string) error {
+	w.now = strings.FieldsFunc(text, func(r rune) bool { return r == ' ' || r == ',' })
+	return w.set(w.now)
+}
+
+// bounds is a list of numbers.
+func bounds(to *[]float64) *words {
+	return &words{set: func(words []string) error {
+		list := make([]float64, len(words))
+		for i, word := range words {
+			value, err := strconv.ParseFloat(word, 64)
+			if err != nil {
+				return fmt.Errorf("%q is not a number: give bounds in seconds, for example 0.1 0.5 1", word)
+			}
+			list[i] = value
+		}
+		*to = list
+		return nil
+	}}
+}
+
+// rule is a list of bounds, or how to make one.
+func rule(to *[]float64) *words {
+	return &words{set: func(words []string) error {
+		list, err := metrics.ParseBucketRule(words)
+		*to = list
+		return err
+	}}
+}
+
+// list is a list of names.
+func list(to *[]string) *words {
+	return &words{set: func(words []string) error {
+		*to = words
+		return nil
+	}}
+}
+
+// joinLists joins the arguments that belong to a flag of several words into one: --flag a b --next becomes
+// --flag "a b" --next. isList says which flags take several.
+func joinLists(args []string, isList func(name string) bool) []string {
+	var joined []string
+	for i := 0; i < len(args); i++ {
+		joined = append(joined, args[i])
+		name, isLong := strings.CutPrefix(args[i], "--")
+		if !isLong || !isList(name) {
+			continue
+		}
+		var values []string
+		for i+1 < len(args) && !strings.HasPrefix(args[i+1], "--") {
+			i++
+			values = append(values, args[i])
+		}
+		if len(values) > 0 {
+			joined = append(joined, strings.Join(values, " "))
+		}
+	}
+	return joined
 }

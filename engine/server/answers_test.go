@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/sluice-dev/sluice/engine/loads"
+	"github.com/sluice-dev/sluice/engine/metrics"
 	"github.com/sluice-dev/sluice/engine/rank"
 	"github.com/sluice-dev/sluice/engine/request"
 )
@@ -261,8 +262,8 @@ func TestRoomsOfABatch(t *testing.T) {
 
 // TestEvents compares every event of one request, with the clock going on by a millisecond at each reading.
 func TestEvents(t *testing.T) {
-	subject := Subject{Streaming: true, Labels: map[string]string{"team": "a"}}
-	done := finished{subject, Finished{PromptTokens: 2, CompletionTokens: 2, CachedTokens: 1, E2ENanos: 5e6, TPOTNanos: 2e6}}
+	subject := metrics.Subject{Streaming: true, Custom: map[string]string{"team": "a"}}
+	done := finished{subject, metrics.Finished{PromptTokens: 2, CompletionTokens: 2, CachedTokens: 1, E2ENanos: 5e6, TPOTNanos: 2e6}}
 	begun, answered, ended := httpBegun{"/v1/completions", "POST"}, httpAnswered{"/v1/completions", "POST", 200}, httpEnded{"/v1/completions", "POST"}
 	for _, tc := range []struct {
 		name, reason string

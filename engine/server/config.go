@@ -4,8 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"regexp"
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/sluice-dev/sluice/engine/metrics"
 	"github.com/sluice-dev/sluice/engine/rank"
 )
 
@@ -25,6 +29,8 @@ type Config struct {
 	EnableMetrics       bool              // --enable-metrics
 	EnableCacheReport   bool              // --enable-cache-report: cached tokens in usage
 	ExtraMetricLabels   map[string]string // --extra-metric-labels
+	MetricsDir          string            // PROMETHEUS_MULTIPROC_DIR: a private directory is made inside; empty: a temporary one
+	Buckets             metrics.Buckets   // --bucket-time-to-first-token and its like
 	CustomLabelsHeader  string            // --tokenizer-metrics-custom-labels-header
 	AllowedCustomLabels []string          // --tokenizer-metrics-allowed-custom-labels
 
@@ -87,6 +93,8 @@ func (c Config) Validate() (Config, error) {
 	if c.HealthTimeout <= 0 {
 		faults = append(faults, fmt.Errorf("SGLANG_HEALTH_CHECK_TIMEOUT is %v: give seconds, more than 0", c.HealthTimeout))
 	}
+	c.checkLabels(refuse)
+	c.checkBuckets(refuse)
 	c.checkRankNumbers(refuse)
 	c.checkDisaggregation(refuse)
 	if err := errors.Join(faults...); err != nil {
@@ -95,6 +103,50 @@ func (c Config) Validate() (Config, error) {
 	c.Rank.ModelDir, c.Rank.ServedModelName = c.ModelPath, c.ServedModelName
 	c.Rank.Metrics.Enabled, c.Rank.Metrics.Labels = c.EnableMetrics, c.ExtraMetricLabels
 	return c, nil
+}
+
+// labelName is what Prometheus takes as the name of a label.
+var labelName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+func (c Config) checkLabels(refuse refusal) {
+	check := func(flag, name string) {
+		if !labelName.MatchString(name) || strings.HasPrefix(name, "__") || name == "le" {
+			refuse(flag, "has the label %q: use letters, digits and underscores, no digit first, and neither le nor two underscores first", name)
+		}
+	}
+	for name := range c.ExtraMetricLabels {
+		check("extra-metric-labels", name)
+	}
+	for i, name := range c.AllowedCustomLabels {
+		check("tokenizer-metrics-allowed-custom-labels", name)
+		if slices.Contains(c.AllowedCustomLabels[:i], name) {
+			refuse("tokenizer-metrics-allowed-custom-labels", "has the label %q twice: name it once", name)
+		}
+	}
+}
+
+// checkBuckets sorts the bounds.
+func (c *Config) checkBuckets(refuse refusal) {
+	for _, f := range []struct {
+		flag   string
+		bounds *[]float64
+	}{
+		{"bucket-time-to-first-token", &c.Buckets.TimeToFirstToken},
+		{"bucket-inter-token-latency", &c.Buckets.InterTokenLatency},
+		{"bucket-e2e-request-latency", &c.Buckets.E2ERequestLatency},
+		{"prompt-tokens-buckets", &c.Buckets.PromptTokens},
+		{"generation-tokens-buckets", &c.Buckets.GenerationTokens},
+	} {
+		if *f.bounds == nil {
+			continue
+		}
+		sorted, err := metrics.CheckBuckets(*f.bounds)
+		if err != nil {
+			refuse(f.flag, "is no list of bounds: %v", err)
+			continue
+		}
+		*f.bounds = sorted
+	}
 }
 
 type refusal func(flag, format string, args ...any)

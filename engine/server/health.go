@@ -69,24 +69,21 @@ func (s *Server) prove(ctx context.Context, e *engine) *apiError {
 		return err
 	}
 	ended := make(chan *apiError, 1)
-	waiting, stop := context.WithCancel(ctx)
-	go func() {
-		_, err := q.next(waiting)
+	go func() { // may outlive the check: it ends with the request, which this function's cancel aborts, or with the rank
+		var err *apiError
 		for err == nil && !q.ended {
-			_, err = q.next(waiting)
+			_, err = q.next(ctx)
 		}
 		ended <- err
 	}()
 	select {
 	case <-output:
-		stop() // another request's output may have come first: then this one is not needed any more
-		<-ended
 		return nil
 	case err := <-ended:
-		stop()
-		if err != nil && ctx.Err() != nil {
-			return failure(http.StatusServiceUnavailable, codeEngineFailed, "the rank gave no output within %v", s.cfg.HealthTimeout)
+		if err == nil || ctx.Err() == nil {
+			return err
 		}
-		return err
+	case <-ctx.Done():
 	}
+	return failure(http.StatusServiceUnavailable, codeEngineFailed, "the rank gave no output within %v", s.cfg.HealthTimeout)
 }

@@ -2,21 +2,59 @@ package server
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
+	"os"
+
+	"github.com/sluice-dev/sluice/engine/ledger"
+	"github.com/sluice-dev/sluice/engine/metrics"
 )
 
-// observer is the server's side of the metrics: who listens to its events, and what /metrics serves. Both are nil while
-// metrics are off.
+// observer is the replica's side of the metrics: who listens to the server, what /metrics serves, and the directory where
+// all processes of the replica write. All are empty while metrics are off.
 type observer struct {
 	events     Events
 	exposition http.Handler
+	dir        string
+
+	store    *metrics.Store
+	gatherer *metrics.Gatherer
 }
 
-func newObserver(cfg *Config) (*observer, error) {
-	if cfg.EnableMetrics {
-		return nil, errors.New("--enable-metrics is not supported by this build: leave it out")
+func newObserver(cfg Config, clock ledger.Clock) (*observer, error) {
+	if !cfg.EnableMetrics {
+		return &observer{}, nil
 	}
-	return &observer{}, nil
+	dir, err := metrics.PrivateDir(cfg.MetricsDir)
+	if err != nil {
+		return nil, fmt.Errorf("--enable-metrics: PROMETHEUS_MULTIPROC_DIR is %q: %w", cfg.MetricsDir, err)
+	}
+	o := &observer{dir: dir}
+	if o.store, err = metrics.OpenStore(dir, "api"); err != nil {
+		return nil, errors.Join(fmt.Errorf("--enable-metrics: %w", err), o.close())
+	}
+	o.events = metrics.NewFront(o.store, metrics.FrontLabels{
+		ModelName: cfg.ServedModelName, EngineType: cfg.Rank.Disagg.Mode.EngineType(), Custom: cfg.AllowedCustomLabels, Extra: cfg.ExtraMetricLabels,
+	}, cfg.Buckets, clock)
+	o.gatherer = metrics.NewGatherer(dir)
+	o.exposition = metrics.Handler(o.gatherer)
+	return o, nil
 }
 
-func (o *observer) close() error { return nil }
+// close removes the stores of all processes; call it when the rank has ended.
+func (o *observer) close() error {
+	var errs []error
+	if o.gatherer != nil {
+		errs = append(errs, o.gatherer.Close())
+	}
+	if o.store != nil {
+		errs = append(errs, o.store.Close())
+	}
+	if o.dir != "" {
+		errs = append(errs, os.RemoveAll(o.dir))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("close the metrics: %w", err)
+	}
+	return nil
+}

@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+
+	"github.com/sluice-dev/sluice/engine/metrics"
 )
 
 // access says who may use a route.
@@ -28,9 +30,6 @@ type routes struct {
 	exact  map[string]*route
 	prefix map[string]*route // "/v1/models/" -> /v1/models/{model}
 }
-
-// unmatched is the endpoint of requests that have no route: one value, whatever paths are tried.
-const unmatched = "unmatched"
 
 var (
 	onlyGet   = []string{http.MethodGet, http.MethodHead}
@@ -104,13 +103,9 @@ func deprecated(successor string, next http.HandlerFunc) http.HandlerFunc {
 // ServeHTTP finds the route and runs it: counted, guarded by its key, and with a panic turned into an answer.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	found := s.routes.find(r.URL.Path)
-	endpoint := unmatched
+	endpoint, method := metrics.UnmatchedEndpoint, r.Method
 	if found != nil {
 		endpoint = found.pattern
-	}
-	method := r.Method
-	if !knownMethod(method) {
-		method = "OTHER"
 	}
 	answer := &countedWriter{ResponseWriter: w, started: func(status int) { s.events.ResponseStarted(endpoint, method, status) }}
 	s.events.RequestStarted(endpoint, method)
@@ -128,14 +123,6 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		found.handle(answer, r)
 	}
-}
-
-func knownMethod(method string) bool {
-	switch method {
-	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodConnect, http.MethodOptions, http.MethodTrace:
-		return true
-	}
-	return false
 }
 
 // clip shortens what a client sent for an error message.

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/sluice-dev/sluice/engine/ledger/ledgertest"
 	"github.com/sluice-dev/sluice/engine/loads"
+	"github.com/sluice-dev/sluice/engine/metrics"
 	"github.com/sluice-dev/sluice/engine/rank"
 	"github.com/sluice-dev/sluice/engine/request"
 	"github.com/sluice-dev/sluice/engine/tokenizer"
@@ -185,13 +187,23 @@ func newBench(t testing.TB, change func(*Config, *scriptedRank)) *bench {
 	t.Cleanup(func() {
 		_ = r.AbortAll("")
 		r.playing.Wait()
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if len(b.claimed) > 0 || b.inFlight != 0 {
-			t.Errorf("the server holds %d rids and %d requests at the end", len(b.claimed), b.inFlight)
+		deadline := time.Now().Add(10 * time.Second)
+		for !b.empty() {
+			if time.Now().After(deadline) {
+				t.Error("the server holds rids or requests at the end")
+				return
+			}
+			runtime.Gosched()
 		}
 	})
 	return b
+}
+
+// empty reports whether nothing lives in the server.
+func (b *bench) empty() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.claimed) == 0 && b.inFlight == 0
 }
 
 // call sends one request to the handler.
@@ -213,17 +225,17 @@ type recorder struct {
 
 type (
 	firstToken struct {
-		S     Subject
+		S     metrics.Subject
 		Nanos int64
 	}
 	interToken struct {
-		S     Subject
+		S     metrics.Subject
 		Nanos int64
 		New   int
 	}
 	finished struct {
-		S Subject
-		F Finished
+		S metrics.Subject
+		F metrics.Finished
 	}
 	aborted      struct{}
 	loaded       struct{}
@@ -247,12 +259,12 @@ func (r *recorder) events() []any {
 	return slices.Clone(r.list)
 }
 
-func (r *recorder) FirstToken(s Subject, nanos int64)        { r.add(firstToken{s, nanos}) }
-func (r *recorder) InterToken(s Subject, nanos int64, n int) { r.add(interToken{s, nanos, n}) }
-func (r *recorder) Finished(s Subject, f Finished)           { r.add(finished{s, f}) }
-func (r *recorder) Aborted()                                 { r.add(aborted{}) }
-func (r *recorder) LoadsServed(int64)                        { r.add(loaded{}) }
-func (r *recorder) RequestStarted(endpoint, method string)   { r.add(httpBegun{endpoint, method}) }
+func (r *recorder) FirstToken(s metrics.Subject, nanos int64)        { r.add(firstToken{s, nanos}) }
+func (r *recorder) InterToken(s metrics.Subject, nanos int64, n int) { r.add(interToken{s, nanos, n}) }
+func (r *recorder) Finished(s metrics.Subject, f metrics.Finished)   { r.add(finished{s, f}) }
+func (r *recorder) Aborted()                                         { r.add(aborted{}) }
+func (r *recorder) LoadsServed(int64)                                { r.add(loaded{}) }
+func (r *recorder) RequestStarted(endpoint, method string)           { r.add(httpBegun{endpoint, method}) }
 func (r *recorder) ResponseStarted(endpoint, method string, status int) {
 	r.add(httpAnswered{endpoint, method, status})
 }
@@ -261,7 +273,7 @@ func (r *recorder) RequestEnded(endpoint, method string) { r.add(httpEnded{endpo
 var errRankDied = errors.New("rank 0 (pid 4711) ended: signal: killed")
 
 // eventually polls a condition until it holds.
-func eventually(t *testing.T, what string, holds func() bool) {
+func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(10 * time.Second)
 	for !holds() {

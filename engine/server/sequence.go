@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/sluice-dev/sluice/engine/ledger"
+	"github.com/sluice-dev/sluice/engine/metrics"
 	"github.com/sluice-dev/sluice/engine/rank"
 	"github.com/sluice-dev/sluice/engine/request"
 )
@@ -98,10 +99,10 @@ func (q *sequence) next(ctx context.Context) (piece, *apiError) {
 
 // take books one output of the rank: time, counts and text.
 func (q *sequence) take(out request.Output) piece {
-	q.server.outputs.mark()
 	q.promptTokens, q.cachedTokens = out.PromptTokens, out.CachedTokens
 	aborted := out.Finish != nil && out.Finish.Type == request.FinishAbort
-	if !aborted {
+	if !aborted { // an abort is no proof that the rank computes
+		q.server.outputs.mark()
 		q.keepTime(out.CompletionTokens)
 	}
 	q.completionTokens = out.CompletionTokens
@@ -141,9 +142,7 @@ func (q *sequence) count() {
 	if q.uncounted {
 		return
 	}
-	done := Finished{
-		PromptTokens: q.promptTokens, CompletionTokens: q.completionTokens, CachedTokens: q.cachedTokens,
-	}
+	done := metrics.Finished{PromptTokens: q.promptTokens, CompletionTokens: q.completionTokens, CachedTokens: q.cachedTokens}
 	done.E2ENanos, _ = q.timeline.EndToEnd()
 	if perToken, ok := q.timeline.TimePerOutputToken(q.completionTokens); ok {
 		done.TPOTNanos = perToken
@@ -151,8 +150,8 @@ func (q *sequence) count() {
 	q.server.events.Finished(q.subject(), done)
 }
 
-func (q *sequence) subject() Subject {
-	return Subject{Streaming: q.streaming, Priority: q.priority, Labels: q.labels}
+func (q *sequence) subject() metrics.Subject {
+	return metrics.Subject{Streaming: q.streaming, Custom: q.labels}
 }
 
 // abandon ends a sequence whose client has gone: the rank frees its pages at once, and its last output is still counted.

@@ -45,7 +45,7 @@ func Serve(ctx context.Context, cfg Config, run Runtime) (err error) {
 	if run.Clock == nil {
 		run.Clock = ledger.System()
 	}
-	observer, err := newObserver(&cfg)
+	observer, err := newObserver(cfg, run.Clock)
 	if err != nil {
 		return err
 	}
@@ -67,7 +67,13 @@ func Serve(ctx context.Context, cfg Config, run Runtime) (err error) {
 	}
 	run.Log.Info("listening", "address", api.addr().String(), "engine_type", cfg.Rank.Disagg.Mode.EngineType(), "model", cfg.ServedModelName)
 
-	client, err := s.bringUp(ctx, run, bootstrapURL)
+	rankCfg := cfg.Rank
+	rankCfg.Metrics.Dir, rankCfg.Disagg.BootstrapURL = observer.dir, bootstrapURL
+	if cfg.Rank.Disagg.Mode != rank.ModeUnified && cfg.Rank.Disagg.Secret == "" {
+		run.Log.Warn("no secret is set: any process on this machine can act as a peer", "remedy", "--disaggregation-secret-file or SLUICE_PD_SECRET")
+	}
+
+	client, err := s.bringUp(ctx, run, rankCfg)
 	if err != nil || client == nil {
 		return err
 	}
@@ -88,13 +94,11 @@ func Serve(ctx context.Context, cfg Config, run Runtime) (err error) {
 
 // bringUp loads the tokenizer, starts the rank and begins to serve. The client is nil without an error when ctx ended
 // first.
-func (s *Server) bringUp(ctx context.Context, run Runtime, bootstrapURL string) (rank.Client, error) {
+func (s *Server) bringUp(ctx context.Context, run Runtime, cfg rank.Config) (rank.Client, error) {
 	t, err := tokenizer.Load(s.cfg.ModelPath)
 	if err != nil {
 		return nil, fmt.Errorf("load the tokenizer of --model-path %s: %w", s.cfg.ModelPath, err)
 	}
-	cfg := s.cfg.Rank
-	cfg.Disagg.BootstrapURL = bootstrapURL
 	client, err := run.StartRank(ctx, cfg)
 	switch {
 	case err != nil && ctx.Err() != nil:
