@@ -1,0 +1,92 @@
+// Command sluice-operator turns InferenceServices into engine pods, routers, monitors and scaling. It holds flags and
+// signals only; package controllers does the work.
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client/config"
+
+	"github.com/sluice-dev/sluice/controllers"
+	"github.com/sluice-dev/sluice/controllers/monitoring"
+	"github.com/sluice-dev/sluice/internal/version"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	if err := command().ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "sluice-operator:", err)
+		os.Exit(1)
+	}
+}
+
+func command() *cobra.Command {
+	var (
+		operator   controllers.Config
+		disableAPI bool
+		logLevel   string
+		kubeconfig string
+	)
+	root := &cobra.Command{
+		Use:           "sluice-operator",
+		Short:         "Run large language models on Kubernetes from InferenceServices",
+		Version:       version.Version,
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(c *cobra.Command, _ []string) error {
+			var level slog.Level
+			if err := level.UnmarshalText([]byte(logLevel)); err != nil {
+				return fmt.Errorf("--log-level %q: give debug, info, warn or error", logLevel)
+			}
+			log := logr.FromSlogHandler(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+			ctrl.SetLogger(log)
+			klog.SetLogger(log.WithName("client-go"))
+			operator.Log, operator.Clock, operator.MetricsAPI = log, clock.RealClock{}, !disableAPI
+			if err := operator.Validate(); err != nil {
+				return err
+			}
+			if kubeconfig != "" {
+				if err := os.Setenv("KUBECONFIG", kubeconfig); err != nil {
+					return fmt.Errorf("use --kubeconfig %s: %w", kubeconfig, err)
+				}
+			}
+			restConfig, err := config.GetConfig()
+			if err != nil {
+				return fmt.Errorf("find the cluster: %w; run in a pod or give --kubeconfig", err)
+			}
+			log.Info("Start", "version", version.Version, "engineImage", operator.EngineImage, "routerImage", operator.RouterImage)
+			return controllers.Run(c.Context(), restConfig, operator)
+		},
+	}
+	flags := root.Flags()
+	flags.StringVar(&operator.EngineImage, "engine-image", "", "image of sluice-engine for services that name none")
+	flags.StringVar(&operator.RouterImage, "router-image", "", "image of sluice-router for services that name none")
+	flags.StringVar(&operator.Namespace, "namespace", os.Getenv("POD_NAMESPACE"), "namespace of the operator; by default $POD_NAMESPACE")
+	flags.StringSliceVar(&operator.WatchNamespaces, "watch-namespaces", nil, "namespaces to work in; by default all")
+	flags.StringVar(&operator.MetricsAddress, "metrics-bind-address", ":8080", "address of the operator's own metrics; 0 turns them off")
+	flags.StringVar(&operator.ProbeAddress, "health-probe-bind-address", ":8081", "address of /healthz and /readyz; 0 turns them off")
+	flags.BoolVar(&operator.LeaderElect, "leader-elect", false, "let only one of several operators work")
+	flags.DurationVar(&operator.ObserveInterval, "observe-interval", 2*time.Second, "time between two polls of an engine's load")
+	flags.BoolVar(&disableAPI, "disable-metrics-api", false, "do not serve custom.metrics.k8s.io")
+	flags.IntVar(&operator.MetricsAPIPort, "metrics-api-port", 6443, "port of custom.metrics.k8s.io")
+	flags.StringVar(&operator.MetricsAPIService, "metrics-api-service", "sluice-metrics-api", "Service of custom.metrics.k8s.io in the operator's namespace")
+	flags.StringVar(&operator.MetricsAPISecret, "metrics-api-secret", "sluice-metrics-api", "Secret for the certificate of custom.metrics.k8s.io in the operator's namespace")
+	flags.StringToStringVar(&operator.Monitors.Labels, "monitor-labels", nil, "labels to add to ServiceMonitors, for example release=prometheus")
+	flags.StringVar(&operator.Monitors.Interval, "monitor-interval", monitoring.DefaultInterval, "time between two scrapes")
+	flags.StringVar(&logLevel, "log-level", "info", "debug, info, warn or error")
+	flags.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig of the cluster; by default that of the pod, or $KUBECONFIG")
+	return root
+}

@@ -1,0 +1,13 @@
+// Package controllers is the operator: it turns an InferenceService into engine pods, a router, monitors and autoscalers.
+// This package puts the parts into one manager (manager.go); each part has its own package. Reading order:
+//
+//  1. plan             decisions as pure functions: ranks, pods, replicas, services
+//  2. owned            when an object of ours is written, and that another's never is
+//  3. inferenceservice a service to pools, a router and monitors
+//  4. enginepool       a pool to pods and an autoscaler
+//  5. observe          what the engines say, with its age
+//  6. autoscaling      HorizontalPodAutoscalers and the custom metrics API
+//  7. monitoring       ServiceMonitors
+//
+// A resource goes read → plan → apply → observe → status; both controllers have the same file names for it.
+package controllers

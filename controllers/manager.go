@@ -1,0 +1,276 @@
+package controllers
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	mathrand "math/rand/v2"
+	"time"
+
+	"github.com/go-logr/logr"
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/sluice-dev/sluice/api/v1alpha1"
+	"github.com/sluice-dev/sluice/controllers/autoscaling"
+	"github.com/sluice-dev/sluice/controllers/enginepool"
+	"github.com/sluice-dev/sluice/controllers/inferenceservice"
+	"github.com/sluice-dev/sluice/controllers/monitoring"
+	"github.com/sluice-dev/sluice/controllers/observe"
+	"github.com/sluice-dev/sluice/controllers/plan"
+)
+
+// +kubebuilder:rbac:groups=apiregistration.k8s.io,resources=apiservices,resourceNames=v1beta1.custom.metrics.k8s.io;v1beta2.custom.metrics.k8s.io,verbs=get;patch
+
+// leaderElectionID names the Lease of the leader.
+const leaderElectionID = "sluice-operator.inference.sluice.dev"
+
+// Config is everything that the operator is started with.
+type Config struct {
+	// EngineImage and RouterImage are for services that name none.
+	EngineImage string
+	RouterImage string
+
+	// Namespace of the operator: of its Lease, and of the Secret and Service of the metrics API.
+	Namespace string
+	// WatchNamespaces limits the operator to these; empty means all.
+	WatchNamespaces []string
+
+	// MetricsAddress serves the operator's own metrics, ProbeAddress its health; "0" turns one off.
+	MetricsAddress string
+	ProbeAddress   string
+	LeaderElect    bool
+
+	// ObserveInterval is the time between two polls of an engine.
+	ObserveInterval time.Duration
+
+	// MetricsAPI turns the custom metrics API on.
+	MetricsAPI        bool
+	MetricsAPIPort    int
+	MetricsAPIService string
+	MetricsAPISecret  string
+
+	// Monitors are the installation's part of ServiceMonitors.
+	Monitors monitoring.Options
+
+	Log   logr.Logger
+	Clock clock.Clock
+}
+
+// Validate names the field that cannot be, with the remedy.
+func (c Config) Validate() error {
+	var faults []error
+	need := func(value, flag, example string) {
+		if value == "" {
+			faults = append(faults, fmt.Errorf("%s is empty; give one, for example %s", flag, example))
+		}
+	}
+	need(c.EngineImage, "--engine-image", "registry.example/sluice-engine:v1")
+	need(c.RouterImage, "--router-image", "registry.example/sluice-router:v1")
+	if c.LeaderElect || c.MetricsAPI {
+		need(c.Namespace, "--namespace", "sluice-system (by default $POD_NAMESPACE)")
+	}
+	if c.ObserveInterval < 100*time.Millisecond || c.ObserveInterval > time.Minute {
+		faults = append(faults, fmt.Errorf("--observe-interval %s is out of range; give 100ms to 1m, for example 2s", c.ObserveInterval))
+	}
+	if c.MetricsAPI {
+		need(c.MetricsAPIService, "--metrics-api-service", "sluice-metrics-api")
+		need(c.MetricsAPISecret, "--metrics-api-secret", "sluice-metrics-api")
+		if c.MetricsAPIPort < 1 || c.MetricsAPIPort > 65535 {
+			faults = append(faults, fmt.Errorf("--metrics-api-port %d is no port; give 1 to 65535, for example 6443", c.MetricsAPIPort))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// NewScheme holds the types that the operator reads and writes.
+func NewScheme() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, fmt.Errorf("make the scheme: %w", err)
+	}
+	return scheme, nil
+}
+
+// NewManager puts the operator together. Start runs it.
+func NewManager(restConfig *rest.Config, operator Config) (manager.Manager, error) {
+	if err := operator.Validate(); err != nil {
+		return nil, err
+	}
+	scheme, err := NewScheme()
+	if err != nil {
+		return nil, err
+	}
+	restConfig = rest.CopyConfig(restConfig)
+	restConfig.UserAgent = "sluice-operator"
+	// The API server has priority and fairness; the client's own limit would only add delay.
+	restConfig.QPS = -1
+	mgr, err := ctrl.NewManager(restConfig, ctrl.Options{
+		Scheme:                        scheme,
+		Logger:                        operator.Log,
+		Cache:                         cacheOptions(operator.WatchNamespaces),
+		Metrics:                       metricsserver.Options{BindAddress: operator.MetricsAddress},
+		HealthProbeBindAddress:        operator.ProbeAddress,
+		LeaderElection:                operator.LeaderElect,
+		LeaderElectionID:              leaderElectionID,
+		LeaderElectionNamespace:       operator.Namespace,
+		LeaderElectionReleaseOnCancel: true,
+		GracefulShutdownTimeout:       new(20 * time.Second),
+		Controller:                    config.Controller{SkipNameValidation: new(true)},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make the manager: %w", err)
+	}
+	store, err := addPoller(mgr, operator)
+	if err != nil {
+		return nil, err
+	}
+	ready := healthz.Ping
+	if operator.MetricsAPI {
+		if ready, err = addMetricsAPI(mgr, restConfig, operator, store); err != nil {
+			return nil, err
+		}
+	}
+	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ready", ready)); err != nil {
+		return nil, fmt.Errorf("add health checks: %w", err)
+	}
+	return mgr, addControllers(mgr, restConfig, operator, store)
+}
+
+// cacheOptions keep only what is ours in memory.
+func cacheOptions(namespaces []string) cache.Options {
+	managed := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{"app.kubernetes.io/managed-by": "sluice-operator"})}
+	engines := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{v1alpha1.LabelComponent: v1alpha1.ComponentEngine})}
+	options := cache.Options{
+		DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject: map[client.Object]cache.ByObject{
+			&corev1.Pod{}:                            engines,
+			&corev1.Service{}:                        managed,
+			&corev1.ServiceAccount{}:                 managed,
+			&rbacv1.Role{}:                           managed,
+			&rbacv1.RoleBinding{}:                    managed,
+			&appsv1.Deployment{}:                     managed,
+			&autoscalingv2.HorizontalPodAutoscaler{}: managed,
+		},
+	}
+	if len(namespaces) > 0 {
+		options.DefaultNamespaces = map[string]cache.Config{}
+		for _, namespace := range namespaces {
+			options.DefaultNamespaces[namespace] = cache.Config{}
+		}
+	}
+	return options
+}
+
+func addPoller(mgr manager.Manager, operator Config) (*observe.Store, error) {
+	store := observe.NewStore(operator.Clock, operator.ObserveInterval)
+	series, err := observe.NewMetrics(metrics.Registry, store, operator.Clock)
+	if err != nil {
+		return nil, fmt.Errorf("register the poller's series: %w", err)
+	}
+	poller, err := observe.NewPoller(observe.PollerConfig{
+		Interval: operator.ObserveInterval,
+		Pods:     mgr.GetClient(),
+		Store:    store,
+		Metrics:  series,
+		Clock:    operator.Clock,
+		Random:   mathrand.Float64,
+		Log:      operator.Log.WithName("observe"),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make the poller: %w", err)
+	}
+	if err := mgr.Add(poller); err != nil {
+		return nil, fmt.Errorf("add the poller: %w", err)
+	}
+	return store, nil
+}
+
+func addMetricsAPI(mgr manager.Manager, restConfig *rest.Config, operator Config, store *observe.Store) (healthz.Checker, error) {
+	server, err := autoscaling.NewMetricsServer(autoscaling.MetricsServerConfig{
+		REST:      restConfig,
+		Pools:     mgr.GetClient(),
+		Store:     store,
+		Clock:     operator.Clock,
+		Log:       operator.Log.WithName("metrics-api"),
+		Port:      operator.MetricsAPIPort,
+		Namespace: operator.Namespace,
+		Service:   operator.MetricsAPIService,
+		Secret:    operator.MetricsAPISecret,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make the metrics API: %w", err)
+	}
+	if err := mgr.Add(server); err != nil {
+		return nil, fmt.Errorf("add the metrics API: %w", err)
+	}
+	return server.Ready, nil
+}
+
+func addControllers(mgr manager.Manager, restConfig *rest.Config, operator Config, store *observe.Store) error {
+	monitors, err := monitoring.NewApplierForConfig(restConfig, operator.Clock, operator.Log.WithName("monitoring"))
+	if err != nil {
+		return fmt.Errorf("make the monitors' applier: %w", err)
+	}
+	if err := mgr.Add(monitors); err != nil {
+		return fmt.Errorf("add the monitors' applier: %w", err)
+	}
+	return errors.Join(
+		inferenceservice.New(inferenceservice.Config{
+			Client:         mgr.GetClient(),
+			Live:           mgr.GetAPIReader(),
+			Recorder:       mgr.GetEventRecorder("inferenceservice"),
+			Monitors:       monitors,
+			MonitorOptions: operator.Monitors,
+			Clock:          operator.Clock,
+			Router:         plan.RouterDefaults{Image: operator.RouterImage},
+			NewSecret:      newSecret,
+		}).SetupWithManager(mgr),
+		enginepool.New(enginepool.Config{
+			Client:   mgr.GetClient(),
+			Live:     mgr.GetAPIReader(),
+			Recorder: mgr.GetEventRecorder("enginepool"),
+			Samples:  store,
+			Clock:    operator.Clock,
+			Engine:   plan.EngineDefaults{Image: operator.EngineImage},
+		}).SetupWithManager(mgr),
+	)
+}
+
+// newSecret makes 32 random bytes as hex digits.
+func newSecret() (string, error) {
+	var value [32]byte
+	if _, err := rand.Read(value[:]); err != nil {
+		return "", fmt.Errorf("read random bytes: %w", err)
+	}
+	return hex.EncodeToString(value[:]), nil
+}
+
+// Run runs the operator until ctx ends.
+func Run(ctx context.Context, restConfig *rest.Config, operator Config) error {
+	mgr, err := NewManager(restConfig, operator)
+	if err != nil {
+		return err
+	}
+	if err := mgr.Start(ctx); err != nil {
+		return fmt.Errorf("run the manager: %w", err)
+	}
+	return nil
+}
