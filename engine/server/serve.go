@@ -65,7 +65,11 @@ func Serve(ctx context.Context, cfg Config, run Runtime) (err error) {
 	if run.Listening != nil {
 		run.Listening(api.addr(), bootstrap.addr())
 	}
-	run.Log.Info("listening", "address", api.addr().String(), "engine_type", cfg.Rank.Disagg.Mode.EngineType(), "model", cfg.ServedModelName)
+	log := run.Log.With("address", api.addr().String())
+	if bootstrapURL != "" {
+		log = log.With("bootstrap", bootstrap.addr().String())
+	}
+	log.Info("listening", "engine_type", cfg.Rank.Disagg.Mode.EngineType(), "model", cfg.ServedModelName)
 
 	rankCfg := cfg.Rank
 	rankCfg.Metrics.Dir, rankCfg.Disagg.BootstrapURL = observer.dir, bootstrapURL
