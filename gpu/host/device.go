@@ -32,12 +32,16 @@ func New(cfg Config) (*Device, error) {
 	if cfg.Threads == 0 {
 		cfg.Threads = runtime.GOMAXPROCS(0)
 	}
-	d := &Device{kernels: portable(), pool: newPool(cfg.Threads)}
-	if !cfg.Portable {
-		d.kernels = fastest()
+	if cfg.Portable {
+		return start(portable(), cfg.Threads), nil
 	}
-	d.ops = gpu.Checked(&ops{k: d.kernels, pool: d.pool})
-	return d, nil
+	return start(fastest(), cfg.Threads), nil
+}
+
+func start(k kernels, threads int) *Device {
+	d := &Device{kernels: k, pool: newPool(threads)}
+	d.ops = gpu.Checked(&ops{k: k, pool: d.pool})
+	return d
 }
 
 // Info names the device and its kernels.

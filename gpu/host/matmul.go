@@ -12,9 +12,9 @@ const rowBlock = 64
 // once a block, and a tile of rows stays in the first cache while the group's panels go by.
 func (o *ops) MatMul(dst, x gpu.Tensor, w gpu.Matrix) {
 	m := w.(*matrix)
-	group := o.k.panels
+	group := o.k.flat
 	if x.Rows > 1 {
-		group = min(group, 2)
+		group = o.k.tall
 	}
 	groups := (m.panels + group - 1) / group
 	blocks := (x.Rows + rowBlock - 1) / rowBlock

@@ -32,8 +32,9 @@ func (o *ops) RMSNorm(dst, x, weight gpu.Tensor, eps float32) {
 	o.pool.run(x.Rows, grain(4*x.Cols), func(from, to int) {
 		for i := from; i < to; i++ {
 			in, out := ram.Row(x, i), ram.Row(dst, i)
-			mean := o.k.sumSquares(in) / float32(len(in))
-			scale := 1 / float32(math.Sqrt(float64(mean+eps)))
+			var squares [1]float32
+			o.k.dots(squares[:], in, in, 0)
+			scale := 1 / float32(math.Sqrt(float64(squares[0]/float32(len(in))+eps)))
 			for j, v := range in {
 				out[j] = v * scale * w[j]
 			}

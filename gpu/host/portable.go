@@ -6,8 +6,8 @@ import "math"
 // so that every architecture gives the same numbers.
 func portable() kernels {
 	return kernels{
-		name: "go", panel: 4, panels: 4, rows: 8,
-		tile: tileGo, dots: dotsGo, mix: mixGo, expSum: expSumGo, siluMul: siluMulGo, sumSquares: sumSquaresGo,
+		name: "go", panel: 4, flat: 4, tall: 4, rows: 8,
+		tile: tileGo, dots: dotsGo, mix: mixGo, expSum: expSumGo, siluMul: siluMulGo,
 	}
 }
 
@@ -81,8 +81,6 @@ func dotGo(a, b []float32) float32 {
 	}
 	return (s0 + s1) + (s2 + s3)
 }
-
-func sumSquaresGo(x []float32) float32 { return dotGo(x, x) }
 
 func mixGo(acc, p, values []float32, stride int) {
 	for j, weight := range p {
