@@ -54,3 +54,35 @@ e2e: need-go ## End-to-end tests on the dev cluster, or on the cluster of KUBECO
 .PHONY: bench
 bench: need-go ## Run the benchmarks
 	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+# All files that exist, tracked or new, with their content.
+TREE = git ls-files -co --exclude-standard | LC_ALL=C sort | xargs -d '\n' sha256sum 2>/dev/null || true
+
+.PHONY: generate
+generate: need-go ## Generate deep copies, CRDs, RBAC, protobuf code and kernels
+	$(TOOL) run controller-gen object paths=./api/...
+	$(TOOL) run controller-gen crd paths=./api/... output:crd:dir=config/crd/bases
+	rm -f charts/sluice/files/crds/*.yaml
+	cp config/crd/bases/*.yaml charts/sluice/files/crds/
+	$(TOOL) run controller-gen rbac:roleName=sluice-operator paths=./controllers/... output:rbac:dir=charts/sluice/files
+	$(GO) generate ./engine/... ./gpu/...
+
+.PHONY: verify
+verify: need-go ## Generate again and fail on any difference; vet, format and lint
+	@before=$$($(TREE)); $(MAKE) --no-print-directory generate; after=$$($(TREE)); \
+	if [ "$$before" != "$$after" ]; then \
+		echo "verify: generated files were out of date; commit what make generate makes:" >&2; \
+		diff <(echo "$$before") <(echo "$$after") | awk '/^[<>]/ {print "  " $$3}' | sort -u >&2; exit 1; \
+	fi
+	$(GO) mod tidy -diff
+	$(GO) vet ./...
+	$(GO) vet -tags e2e ./test/e2e
+	$(GO) vet -tags invariants ./engine/...
+	@$(MAKE) --no-print-directory lint
+
+.PHONY: lint
+lint: need-go ## Run the linters and the format check
+	@unformatted=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \
+	if [ -n "$$unformatted" ]; then echo "lint: run gofmt -w on:" >&2; echo "$$unformatted" >&2; exit 1; fi
+	$(TOOL) run golangci-lint run ./...
+	$(TOOL) run helm lint --quiet charts/sluice
