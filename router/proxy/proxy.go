@@ -1,0 +1,244 @@
+package proxy
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-dev/sluice/router/fleet"
+)
+
+// Config configures a Proxy.
+type Config struct {
+	MaxBodyBytes   int64         // of a request, > 0
+	MaxRetries     int           // other pairs that are tried after the first, >= 0
+	QueueTimeout   time.Duration // wait for a usable engine; 0: none
+	RequestTimeout time.Duration // of a whole request; 0: none
+	ReadTimeout    time.Duration // until the client has sent its body, > 0
+	WriteTimeout   time.Duration // until the client takes a piece of its answer, > 0
+	DialTimeout    time.Duration // of a connection to an engine, > 0
+
+	Room    func() int64     // a random room, 1 <= room < 2^63 - 2^20: engines count on from it for batches
+	Now     func() time.Time // for the Observer
+	Log     *slog.Logger
+	Metrics http.Handler // GET /metrics
+}
+
+// Validate names the first field that is wrong.
+func (c Config) Validate() error {
+	switch {
+	case c.MaxBodyBytes <= 0:
+		return fmt.Errorf("maximum of body bytes is %d, want more than 0", c.MaxBodyBytes)
+	case c.MaxRetries < 0:
+		return fmt.Errorf("maximum of retries is %d, want at least 0", c.MaxRetries)
+	case c.QueueTimeout < 0 || c.RequestTimeout < 0:
+		return fmt.Errorf("queue time-out %v and request time-out %v: want at least 0", c.QueueTimeout, c.RequestTimeout)
+	case c.ReadTimeout <= 0 || c.WriteTimeout <= 0 || c.DialTimeout <= 0:
+		return fmt.Errorf("read, write and dial time-outs are %v, %v and %v, want more than 0", c.ReadTimeout, c.WriteTimeout, c.DialTimeout)
+	}
+	return nil
+}
+
+const (
+	chunkBytes = 32 << 10 // one read from an engine
+
+	// prefillGrace is how long a prefill engine may take to end its answer after the decode engine's is complete.
+	prefillGrace = 2 * time.Second
+	// verdictGrace is how long a failed side waits for the other side's error, to see which one caused it.
+	verdictGrace = 250 * time.Millisecond
+)
+
+// Proxy is the HTTP side of a router. It is an http.Handler.
+type Proxy struct {
+	cfg       Config
+	fleet     *fleet.Fleet
+	observer  Observer
+	transport *http.Transport
+	draining  atomic.Bool
+	behind    sync.WaitGroup // prefill answers that end after their request
+}
+
+// New makes a proxy over a fleet.
+func New(cfg Config, f *fleet.Fleet, o Observer) (*Proxy, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	return &Proxy{cfg: cfg, fleet: f, observer: o, transport: newTransport(cfg.DialTimeout)}, nil
+}
+
+// Drain makes /health answer 503, so that new requests go elsewhere. Requests that come nevertheless are served.
+func (p *Proxy) Drain() { p.draining.Store(true) }
+
+// Close waits for what requests have left behind and closes the connections to engines. The server must have ended.
+func (p *Proxy) Close() {
+	p.behind.Wait()
+	p.transport.CloseIdleConnections()
+}
+
+// Routes lists the routes, as they are counted.
+func Routes() []string {
+	return []string{routeCompletions, routeChat, routeGenerate, routeTokenize, routeDetokenize, routeModels, routeModel, routeOther}
+}
+
+// The routes that are counted; the router's own (health, metrics, workers) are not.
+const (
+	routeCompletions = "/v1/completions"
+	routeChat        = "/v1/chat/completions"
+	routeGenerate    = "/generate"
+	routeTokenize    = "/v1/tokenize"
+	routeDetokenize  = "/v1/detokenize"
+	routeModels      = "/v1/models"
+	routeModel       = "/v1/models/{model}"
+	routeOther       = "other"
+)
+
+// ServeHTTP finds the route.
+func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch path := r.URL.Path; {
+	case path == routeCompletions, path == routeChat:
+		p.counted(path, w, r, p.infer, http.MethodPost)
+	case path == routeGenerate:
+		p.counted(path, w, r, p.infer, http.MethodPost, http.MethodPut)
+	case path == routeTokenize, path == routeDetokenize:
+		p.counted(path, w, r, p.any, http.MethodPost)
+	case path == routeModels:
+		p.counted(path, w, r, p.any, http.MethodGet, http.MethodHead)
+	case strings.HasPrefix(path, routeModels+"/"):
+		p.counted(routeModel, w, r, p.any, http.MethodGet, http.MethodHead)
+	case path == "/health", path == "/ready":
+		p.health(w)
+	case path == "/workers":
+		writeJSON(w, http.StatusOK, map[string]any{"workers": p.fleet.Workers()})
+	case (path == "/metrics" || path == "/metrics/") && p.cfg.Metrics != nil:
+		p.cfg.Metrics.ServeHTTP(w, r)
+	default:
+		p.counted(routeOther, w, r, func(c *call) {
+			c.refuse(&apiError{status: http.StatusNotFound, code: "not_found", message: "the router has no route " + clip(path)})
+		})
+	}
+}
+
+func (p *Proxy) health(w http.ResponseWriter) {
+	if p.draining.Load() {
+		writeJSON(w, http.StatusServiceUnavailable, map[string]string{"status": "draining"})
+		return
+	}
+	if err := p.fleet.Ready(); err != nil {
+		writeJSON(w, http.StatusServiceUnavailable, map[string]string{"status": "unavailable", "reason": err.Error()})
+		return
+	}
+	writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	json.NewEncoder(w).Encode(v) //nolint:errcheck,errchkjson // the client went
+}
+
+func clip(s string) string {
+	if len(s) > 200 {
+		return strings.ToValidUTF8(s[:200], "") + "…"
+	}
+	return s
+}
+
+// call is one counted request of a client.
+type call struct {
+	p       *Proxy
+	route   string
+	w       http.ResponseWriter
+	control *http.ResponseController
+	r       *http.Request
+	start   time.Time
+
+	status  int     // sent, 0 before
+	outcome Outcome // "" until decided
+}
+
+// counted runs a handler between Started and Finished.
+func (p *Proxy) counted(route string, w http.ResponseWriter, r *http.Request, handle func(*call), methods ...string) {
+	c := &call{p: p, route: route, w: w, control: http.NewResponseController(w), r: r, start: p.cfg.Now()}
+	p.observer.Started(route)
+	defer func() {
+		c.control.SetWriteDeadline(time.Time{}) //nolint:errcheck // not every server can; the connection may serve another request
+		p.observer.Finished(route, c.status, c.outcome, p.cfg.Now().Sub(c.start))
+	}()
+	for _, m := range methods {
+		if m == r.Method {
+			handle(c)
+			return
+		}
+	}
+	if len(methods) == 0 {
+		handle(c)
+		return
+	}
+	w.Header().Set("Allow", strings.Join(methods, ", "))
+	c.refuse(&apiError{status: http.StatusMethodNotAllowed, code: "method_not_allowed", message: fmt.Sprintf("%s takes %s", route, strings.Join(methods, " or "))})
+}
+
+// refuse answers with an error of the router's own.
+func (c *call) refuse(e *apiError) {
+	if c.outcome == "" {
+		switch {
+		case e.status < 500:
+			c.outcome = OutcomeClientError
+		default:
+			c.outcome = OutcomeEngineError
+		}
+	}
+	c.begin(e.status)
+	e.write(c.w)
+}
+
+// begin notes the status that goes out.
+func (c *call) begin(status int) {
+	c.status = status
+	c.p.observer.FirstByte(c.route, c.p.cfg.Now().Sub(c.start))
+}
+
+// readBody reads the client's body. ok is false when the call is answered already.
+func (c *call) readBody() (body []byte, ok bool) {
+	limit := c.p.cfg.MaxBodyBytes
+	tooLarge := &apiError{
+		status: http.StatusRequestEntityTooLarge, code: "body_too_large",
+		message: fmt.Sprintf("the body has more than %d bytes: send a shorter prompt, or raise the router's --max-body-bytes", limit),
+	}
+	if c.r.ContentLength > limit {
+		c.refuse(tooLarge)
+		return nil, false
+	}
+	c.control.SetReadDeadline(c.p.cfg.Now().Add(c.p.cfg.ReadTimeout)) //nolint:errcheck // not every server can
+	reader := http.MaxBytesReader(c.w, c.r.Body, limit)
+	var err error
+	if n := c.r.ContentLength; n > 0 {
+		body = make([]byte, n)
+		_, err = io.ReadFull(reader, body)
+	} else {
+		body, err = io.ReadAll(reader)
+	}
+	c.control.SetReadDeadline(time.Time{}) //nolint:errcheck // as above
+	var over *http.MaxBytesError
+	switch {
+	case errors.As(err, &over):
+		c.refuse(tooLarge)
+	case c.r.Context().Err() != nil:
+		c.outcome, c.status = OutcomeClientClosed, statusClientClosed
+	case err != nil:
+		c.refuse(&apiError{status: http.StatusBadRequest, code: "incomplete_body", message: "read the body: " + err.Error()})
+	default:
+		return body, true
+	}
+	return nil, false
+}
+
+// statusClientClosed is counted for a client that went before its answer began.
+const statusClientClosed = 499
