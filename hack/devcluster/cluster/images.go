@@ -44,8 +44,21 @@ func (c *Cluster) importImage(ctx context.Context, ctr, path string) error {
 	if err != nil {
 		return fmt.Errorf("import %s: %w", path, err)
 	}
-	c.logf("%s", strings.TrimSpace(output))
+	for _, reference := range imported(output) {
+		c.logf("loaded %s", reference)
+	}
 	return nil
+}
+
+// imported returns the names of images from the output of "ctr images import": lines "NAME saved".
+func imported(output string) []string {
+	var references []string
+	for _, line := range strings.Split(output, "\n") {
+		if fields := strings.Fields(line); len(fields) == 2 && fields[1] == "saved" {
+			references = append(references, fields[0])
+		}
+	}
+	return references
 }
 
 // ensureSandboxImage waits for containerd and imports the image of pods' sandboxes unless it has it.

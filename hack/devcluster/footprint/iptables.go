@@ -32,15 +32,32 @@ type rule struct {
 	spec  string
 }
 
-// target returns the chain that the rule jumps or goes to, or "".
+// target returns the chain that the rule jumps or goes to, or "". Comments, which are quoted, may hold anything.
 func (r rule) target() string {
-	words := strings.Fields(r.spec)
+	words := strings.Fields(unquoted(r.spec))
 	for i := 0; i+1 < len(words); i++ {
 		if words[i] == "-j" || words[i] == "-g" {
 			return words[i+1]
 		}
 	}
 	return ""
+}
+
+// unquoted replaces the quoted parts of a rule by nothing. A backslash inside quotes takes the next byte along.
+func unquoted(spec string) string {
+	var out strings.Builder
+	inside := false
+	for i := 0; i < len(spec); i++ {
+		switch {
+		case spec[i] == '"':
+			inside = !inside
+		case inside && spec[i] == '\\':
+			i++
+		case !inside:
+			out.WriteByte(spec[i])
+		}
+	}
+	return out.String()
 }
 
 // parseTables reads iptables-save's output.
