@@ -64,7 +64,7 @@ generate: need-go ## Generate deep copies, CRDs, RBAC, protobuf code and kernels
 	$(TOOL) run controller-gen crd paths=./api/... output:crd:dir=config/crd/bases
 	rm -f charts/sluice/files/crds/*.yaml
 	cp config/crd/bases/*.yaml charts/sluice/files/crds/
-	$(TOOL) run controller-gen rbac:roleName=sluice-operator paths=./controllers/... output:rbac:dir=charts/sluice/files
+	$(TOOL) run controller-gen --load-build-tags=rbac rbac:roleName=sluice-operator paths=./controllers/... output:rbac:dir=charts/sluice/files
 	$(GO) generate ./engine/... ./gpu/...
 
 .PHONY: verify
