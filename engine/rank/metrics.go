@@ -1,6 +1,32 @@
 package rank
 
-// openMetrics opens the store that cfg names.
-func openMetrics(cfg Config) (metricsStore, error) {
-	return noMetrics{}, nil
+import (
+	"fmt"
+
+	"github.com/sluice-dev/sluice/engine/ledger"
+	"github.com/sluice-dev/sluice/engine/metrics"
+	"github.com/sluice-dev/sluice/engine/scheduler/report"
+)
+
+// store is a rank's file in the replica's metrics directory.
+type store struct {
+	file *metrics.Store
+	to   report.Reporter
+}
+
+func (s store) reporter() report.Reporter { return s.to }
+func (s store) close() error              { return s.file.Close() }
+
+// openMetrics opens the store that cfg names, or one that forgets when metrics are off.
+func openMetrics(cfg Config, clock ledger.Clock) (metricsStore, error) {
+	if !cfg.Metrics.Enabled {
+		return noMetrics{}, nil
+	}
+	file, err := metrics.OpenStore(cfg.Metrics.Dir, fmt.Sprintf("rank-%d", cfg.Rank))
+	if err != nil {
+		return nil, fmt.Errorf("open the metrics of rank %d: %w", cfg.Rank, err)
+	}
+	return store{file: file, to: metrics.NewScheduler(file, metrics.RankLabels{
+		ModelName: cfg.ServedModelName, EngineType: cfg.Disagg.Mode.EngineType(), Extra: cfg.Metrics.Labels,
+	}, clock)}, nil
 }

@@ -44,7 +44,8 @@ func assemble(cfg Config, log *slog.Logger) (_ *parts, err error) {
 	if p.info, err = describe(cfg, p.runner.Info(), tok); err != nil {
 		return nil, err
 	}
-	if p.metrics, err = openMetrics(cfg); err != nil {
+	clock := ledger.System()
+	if p.metrics, err = openMetrics(cfg, clock); err != nil {
 		return nil, err
 	}
 	// Transfers wake a scheduler that is made after them.
@@ -63,7 +64,7 @@ func assemble(cfg Config, log *slog.Logger) (_ *parts, err error) {
 	}
 	if p.scheduler, err = scheduler.New(schedulerConfig(cfg, p.info), scheduler.Deps{
 		Executor: p.runner,
-		Clock:    ledger.System(),
+		Clock:    clock,
 		Reporter: logReports(p.metrics.reporter(), log),
 		Decoder:  tok,
 		Sender:   p.peers.sender(),

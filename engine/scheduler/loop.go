@@ -65,7 +65,7 @@ func (s *Scheduler) step(ctx context.Context) (worked bool, err error) {
 	}
 	s.publishLoad(s.deps.Clock.Now())
 
-	if kvcache.Invariants {
+	if kvcache.Invariants || s.checked {
 		if err := s.check(); err != nil {
 			panic(err)
 		}

@@ -39,6 +39,7 @@ type Scheduler struct {
 	said    reported
 
 	scratch scratch
+	checked bool // check after every step, as in builds with kvcache.Invariants
 }
 
 // held are pages of an ended sequence whose transfer isn't settled.
@@ -78,6 +79,7 @@ func New(cfg Config, deps Deps) (*Scheduler, error) {
 	}
 	now := deps.Clock.Now()
 	s.steps.lastDecode, s.steps.lastReport = now, now
+	s.said.running = -1 // so that the first step of an idle scheduler reports
 	s.publishLoad(now)
 	return s, nil
 }
@@ -160,16 +162,24 @@ func (s *Scheduler) receive(m submitMsg) {
 }
 
 // openTransfer opens the hand-over of a request on a prefill or decode rank. A health check has none.
-func (s *Scheduler) openTransfer(q *sequence) (err error) {
+func (s *Scheduler) openTransfer(q *sequence) error {
 	if s.cfg.Role == Unified || q.req.Bootstrap.Fake() {
 		return nil
 	}
 	if s.cfg.Role == Prefill {
-		q.sending, err = s.deps.Sender.Open(q.req.Bootstrap.Room, q.prompt)
+		t, err := s.deps.Sender.Open(q.req.Bootstrap.Room, q.prompt)
+		if err != nil {
+			return err
+		}
+		q.sending = t
+		return nil
+	}
+	t, err := s.deps.Receiver.Open(*q.req.Bootstrap, q.prompt)
+	if err != nil {
 		return err
 	}
-	q.receiving, err = s.deps.Receiver.Open(*q.req.Bootstrap, q.prompt)
-	return err
+	q.receiving = t
+	return nil
 }
 
 // judge gives the outcome of a request that can't be served, with a message for the client; "" for one that can.

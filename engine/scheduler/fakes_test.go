@@ -1,0 +1,418 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/sluice-dev/sluice/engine/disagg"
+	"github.com/sluice-dev/sluice/engine/ledger"
+	"github.com/sluice-dev/sluice/engine/request"
+	"github.com/sluice-dev/sluice/engine/scheduler/report"
+)
+
+const (
+	testVocab  = 1000
+	testLayers = 2
+)
+
+// tape is an executor whose KV is the tokens themselves: the next token is a function of all tokens that it reads back
+// through the page table, so a wrong page, a lost token or a page that another sequence wrote shows in the answer.
+type tape struct {
+	pageSize int
+	mu       sync.Mutex        // of the map alone: that nobody else touches a page is the scheduler's to see to
+	pages    map[int32][]int32 // [pageSize] tokens, -1 where nothing was written
+	fail     error
+	onBatch  func(rows []Row) // nil, or told of each batch before it is computed
+}
+
+func newTape(pageSize int) *tape { return &tape{pageSize: pageSize, pages: map[int32][]int32{}} }
+
+func (x *tape) page(id int32) []int32 {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	p := x.pages[id]
+	if p == nil {
+		p = slices.Repeat([]int32{-1}, x.pageSize)
+		x.pages[id] = p
+	}
+	return p
+}
+
+func (x *tape) Execute(ctx context.Context, rows []Row, layerDone func(int)) ([]Sampled, error) {
+	if err := errors.Join(ctx.Err(), x.fail); err != nil {
+		return nil, err
+	}
+	if x.onBatch != nil {
+		x.onBatch(rows)
+	}
+	writers := map[int32]int{}
+	for i, r := range rows {
+		if len(r.Tokens) == 0 || r.Params == nil || len(r.Pages)*x.pageSize < r.Start+len(r.Tokens) {
+			return nil, fmt.Errorf("row %d is not whole: %+v", i, r)
+		}
+		for j, token := range r.Tokens {
+			at := r.Start + j
+			page := r.Pages[at/x.pageSize]
+			if w, ok := writers[page]; ok && w != i {
+				return nil, fmt.Errorf("rows %d and %d write page %d", w, i, page)
+			}
+			writers[page] = i
+			x.page(page)[at%x.pageSize] = token
+		}
+	}
+	for layer := range testLayers {
+		if layerDone != nil {
+			layerDone(layer)
+		}
+	}
+	out := make([]Sampled, len(rows))
+	for i, r := range rows {
+		if r.Sample {
+			out[i].Token = nextToken(x.read(r.Pages, r.Start+len(r.Tokens)), r.Seed, r.Index)
+		}
+	}
+	return out, nil
+}
+
+// read gives the first n tokens through a page table.
+func (x *tape) read(pages []int32, n int) []int32 {
+	tokens := make([]int32, n)
+	for at := range tokens {
+		tokens[at] = x.page(pages[at/x.pageSize])[at%x.pageSize]
+	}
+	return tokens
+}
+
+// nextToken is the model: token 0 is its end token.
+func nextToken(tokens []int32, seed uint64, index int) int32 {
+	h := uint64(14695981039346656037) ^ seed
+	for _, t := range tokens {
+		h = (h ^ uint64(uint32(t))) * 1099511628211
+	}
+	return int32((h ^ h>>29 + uint64(index)) % testVocab)
+}
+
+// expected is the answer of a request that nothing disturbs.
+func expected(r *request.Request, limit int) []int32 {
+	var seed uint64
+	if r.Sampling.Seed != nil {
+		seed = uint64(*r.Sampling.Seed)
+	}
+	tokens := slices.Clone(r.PromptIDs)
+	for {
+		t := nextToken(tokens, seed, len(tokens)-len(r.PromptIDs))
+		tokens = append(tokens, t)
+		n := len(tokens) - len(r.PromptIDs)
+		if t == 0 && !r.Sampling.IgnoreEOS || n >= r.Sampling.MaxNewTokens || len(tokens) >= limit {
+			return tokens[len(r.PromptIDs):]
+		}
+	}
+}
+
+// letters decodes a token as one letter, or as the word for it where words has one.
+type letters struct{ words map[int32]string }
+
+func (d letters) Decode(ids []int32, _ bool) string {
+	var b strings.Builder
+	for _, id := range ids {
+		if w, ok := d.words[id]; ok {
+			b.WriteString(w)
+			continue
+		}
+		b.WriteByte('a' + byte(id%26))
+	}
+	return b.String()
+}
+
+// inboxSink records the pieces of one request and refuses what the contract forbids.
+type inboxSink struct {
+	mu      sync.Mutex
+	tokens  []int32
+	finish  *request.Finish
+	cached  int
+	onPiece func(request.Output)
+	ended   chan struct{} // closed at the Finish
+}
+
+func newSink() *inboxSink { return &inboxSink{ended: make(chan struct{})} }
+
+func (s *inboxSink) Put(o request.Output) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.finish != nil {
+		panic("a piece after the finish of " + o.RID)
+	}
+	s.tokens = append(s.tokens, o.TokenIDs...)
+	if o.CompletionTokens != len(s.tokens) {
+		panic(fmt.Sprintf("request %s: %d tokens came, completion tokens are %d", o.RID, len(s.tokens), o.CompletionTokens))
+	}
+	s.finish = o.Finish
+	s.cached = o.CachedTokens
+	if s.onPiece != nil {
+		s.onPiece(o)
+	}
+	if o.Finish != nil {
+		close(s.ended)
+	}
+}
+
+// recorder keeps what a scheduler reports.
+type recorder struct {
+	mu        sync.Mutex
+	lines     []string
+	snapshots []report.Snapshot
+	stages    map[ledger.Stage]int
+	queue     int
+	retracted [3]int
+	realtime  [3]int
+	transfers []report.KVTransfer
+	failed    [2]int // bootstrap, transfer
+}
+
+func newRecorder() *recorder { return &recorder{stages: map[ledger.Stage]int{}} }
+
+func (r *recorder) Report(s report.Snapshot) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.snapshots = append(r.snapshots, s)
+	r.lines = append(r.lines, fmt.Sprintf("report %s: running %d, queued %d, used %d of %d, usage %.2f, utilization %.3g, throughput %.3g",
+		s.Kind, s.NumRunningReqs, s.NumQueueReqs, s.NumUsedTokens, s.MaxTotalNumTokens, s.TokenUsage, s.Utilization, s.GenThroughput))
+}
+func (r *recorder) QueueTime(int64) { r.mu.Lock(); r.queue++; r.mu.Unlock() }
+func (r *recorder) StageTime(stage ledger.Stage, _ int64) {
+	r.mu.Lock()
+	r.stages[stage]++
+	r.mu.Unlock()
+}
+func (r *recorder) KVTransfer(t report.KVTransfer) {
+	r.mu.Lock()
+	r.transfers = append(r.transfers, t)
+	r.mu.Unlock()
+}
+func (r *recorder) BootstrapFailed() { r.mu.Lock(); r.failed[0]++; r.mu.Unlock() }
+func (r *recorder) TransferFailed()  { r.mu.Lock(); r.failed[1]++; r.mu.Unlock() }
+func (r *recorder) Retracted(reqs, input, output int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.retracted[0] += reqs
+	r.retracted[1] += input
+	r.retracted[2] += output
+	r.lines = append(r.lines, fmt.Sprintf("retracted %d: %d prompt tokens, %d answer tokens", reqs, input, output))
+}
+func (r *recorder) RealtimeTokens(compute, cache, decode int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.realtime[0] += compute
+	r.realtime[1] += cache
+	r.realtime[2] += decode
+}
+
+// wire is a hand-over between two tapes, or with one end in a test's hands.
+type wire struct {
+	mu       sync.Mutex
+	rooms    map[int64]*room
+	sender   *tape
+	receiver *tape
+	wake     []func()
+	auto     bool // rooms go on by themselves
+	pageSize int
+}
+
+// room is one hand-over; both ends share it.
+type room struct {
+	w      *wire
+	id     int64
+	prompt int
+
+	opened    [2]bool // prefill, decode
+	state     [2]disagg.State
+	err       error
+	sent      map[[2]int]int32 // (layer, ordinal) → page of the prefill side
+	dst       []int32
+	first     *disagg.First
+	lingering bool // Abort does not settle by itself
+	aborted   error
+}
+
+func newWire(pageSize int) *wire {
+	return &wire{rooms: map[int64]*room{}, auto: true, pageSize: pageSize}
+}
+
+func (w *wire) room(id int64, prompt int) *room {
+	r := w.rooms[id]
+	if r == nil {
+		r = &room{w: w, id: id, prompt: prompt, sent: map[[2]int]int32{}}
+		w.rooms[id] = r
+	}
+	return r
+}
+
+func (w *wire) changed() {
+	for _, wake := range w.wake {
+		wake()
+	}
+}
+
+// advance moves a room on as far as both ends allow.
+func (r *room) advance() {
+	if !r.w.auto || r.err != nil {
+		return
+	}
+	if r.opened[0] && r.opened[1] && r.state[1] == disagg.Bootstrapping {
+		r.state[1] = disagg.WaitingPages
+	}
+	if r.dst != nil && r.state[0] == disagg.Bootstrapping {
+		r.state[0] = disagg.Ready
+	}
+	if r.first != nil && r.state[1] == disagg.Transferring {
+		pages := (r.prompt + r.w.pageSize - 1) / r.w.pageSize
+		if len(r.sent) != pages*testLayers || len(r.dst) != pages {
+			r.failLocked(fmt.Errorf("room %d: %d pages came, %d pages are there, want %d of %d layers", r.id, len(r.sent), len(r.dst), pages, testLayers))
+			return
+		}
+		for ordinal := range pages {
+			copy(r.w.receiver.page(r.dst[ordinal]), r.w.sender.page(r.sent[[2]int{0, ordinal}]))
+		}
+		r.state = [2]disagg.State{disagg.Done, disagg.Done}
+	}
+}
+
+func (r *room) failLocked(err error) {
+	r.err = err
+	for i := range r.state {
+		if !r.lingering && r.state[i] != disagg.Done {
+			r.state[i] = disagg.Failed
+		}
+	}
+}
+
+// fail is the death of a peer.
+func (w *wire) fail(id int64, step disagg.State) {
+	w.mu.Lock()
+	w.rooms[id].failLocked(&disagg.Error{Step: step, Reason: disagg.ReasonPeerDied, Room: id, Err: errors.New("connection reset")})
+	w.mu.Unlock()
+	w.changed()
+}
+
+// settle lets an aborted room end.
+func (w *wire) settle(id int64) {
+	w.mu.Lock()
+	r := w.rooms[id]
+	r.lingering = false
+	r.failLocked(r.err)
+	w.mu.Unlock()
+	w.changed()
+}
+
+// end is one side of a room: 0 prefill, 1 decode.
+type end struct {
+	*room
+	side int
+}
+
+func (e end) State() disagg.State {
+	e.w.mu.Lock()
+	defer e.w.mu.Unlock()
+	return e.state[e.side]
+}
+
+func (e end) Err() error {
+	e.w.mu.Lock()
+	defer e.w.mu.Unlock()
+	return e.err
+}
+
+func (e end) Stats() disagg.TransferStats {
+	e.w.mu.Lock()
+	defer e.w.mu.Unlock()
+	return disagg.TransferStats{TotalBytes: int64(len(e.sent)) << 20, LatencyNanos: 1e6, BootstrapNanos: 2e6, AllocNanos: 3e6}
+}
+
+func (e end) Abort(err error) {
+	e.w.mu.Lock()
+	e.aborted = err
+	if e.err == nil {
+		e.failLocked(&disagg.Error{Step: e.state[e.side], Reason: disagg.ReasonAborted, Room: e.id, Err: err})
+	}
+	e.w.mu.Unlock()
+	e.w.changed()
+}
+
+func (e end) Send(layer, ordinal int, page int32) {
+	e.w.mu.Lock()
+	defer e.w.mu.Unlock()
+	if _, ok := e.sent[[2]int{layer, ordinal}]; ok {
+		panic(fmt.Sprintf("room %d: layer %d of page %d is sent twice", e.id, layer, ordinal))
+	}
+	e.sent[[2]int{layer, ordinal}] = page
+	if e.state[0] == disagg.Ready {
+		e.state[0] = disagg.Sending
+	}
+}
+
+func (e end) Finish(first disagg.First) {
+	e.w.mu.Lock()
+	e.first = &first
+	e.advance()
+	e.w.mu.Unlock()
+	e.w.changed()
+}
+
+func (e end) Allocate(pages []int32) {
+	e.w.mu.Lock()
+	e.dst = slices.Clone(pages)
+	if e.state[1] == disagg.WaitingPages {
+		e.state[1] = disagg.Transferring
+	}
+	e.advance()
+	e.w.mu.Unlock()
+	e.w.changed()
+}
+
+func (e end) First() (disagg.First, bool) {
+	e.w.mu.Lock()
+	defer e.w.mu.Unlock()
+	if e.first == nil {
+		return disagg.First{}, false
+	}
+	return *e.first, true
+}
+
+func (w *wire) open(id int64, prompt, side int) (end, error) {
+	if id < 0 {
+		return end{}, fmt.Errorf("open room %d: no such room", id)
+	}
+	w.mu.Lock()
+	r := w.room(id, prompt)
+	r.opened[side] = true
+	r.advance()
+	w.mu.Unlock()
+	w.changed()
+	return end{room: r, side: side}, nil
+}
+
+type wireSender struct{ *wire }
+
+func (w wireSender) Open(id int64, prompt int) (Sending, error) { return w.open(id, prompt, 0) }
+
+type wireReceiver struct{ *wire }
+
+func (w wireReceiver) Open(at request.Bootstrap, prompt int) (Receiving, error) {
+	return w.open(at.Room, prompt, 1)
+}
+
+func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
+
+// testConfig is a small engine.
+func testConfig(role Role, pageSize, capacity int) Config {
+	return Config{
+		Role: role, PageSize: pageSize, CapacityTokens: capacity, ContextLength: 1 << 20, VocabSize: testVocab, NumLayers: testLayers,
+		EOS: []int32{0}, MaxRunning: 8, MaxRunningUnderSLO: 8, MaxPrefillTokens: 1 << 20, DecodeInterval: 4,
+	}
+}

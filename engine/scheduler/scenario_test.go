@@ -1,0 +1,338 @@
+package scheduler
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/sluice-dev/sluice/engine/disagg"
+	"github.com/sluice-dev/sluice/engine/ledger/ledgertest"
+	"github.com/sluice-dev/sluice/engine/request"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write the scenarios' output as it is now into testdata")
+
+// TestScenarios runs testdata/*.txt: commands, each followed by ---- and what the scheduler did. `go test -rewrite` writes
+// the output anew; its diff is to be read like code.
+func TestScenarios(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scenarios: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			raw, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := runScenario(t, string(raw))
+			if *rewrite {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if diff := cmp.Diff(string(raw), got); diff != "" {
+				t.Errorf("(-file +now):\n%s", diff)
+			}
+		})
+	}
+}
+
+// runScenario gives the text with every command's output replaced.
+func runScenario(t *testing.T, text string) string {
+	var out strings.Builder
+	h := &harness{t: t}
+	inOutput := false
+	var commands []string
+	for line := range strings.Lines(text) {
+		trimmed := strings.TrimSuffix(line, "\n")
+		switch {
+		case inOutput:
+			inOutput = trimmed != ""
+			if !inOutput {
+				out.WriteString("\n")
+			}
+		case trimmed == "----":
+			out.WriteString("----\n")
+			for _, c := range commands {
+				out.WriteString(h.command(c))
+			}
+			commands, inOutput = nil, true
+		default:
+			out.WriteString(line)
+			if trimmed != "" && !strings.HasPrefix(trimmed, "#") {
+				commands = append(commands, trimmed)
+			}
+		}
+	}
+	return out.String()
+}
+
+// harness steps one scheduler by hand.
+type harness struct {
+	t     *testing.T
+	s     *Scheduler
+	tape  *tape
+	wire  *wire
+	clock *ledgertest.Clock
+	said  *recorder
+	sinks map[string]*inboxSink
+	lines []string
+}
+
+func (h *harness) printf(format string, args ...any) {
+	h.lines = append(h.lines, fmt.Sprintf(format, args...))
+}
+
+// args are the words of a command: bare ones in order, key=value ones by key.
+type args struct {
+	h     *harness
+	bare  []string
+	named map[string]string
+}
+
+func (a args) number(key string, def int) int {
+	v, ok := a.named[key]
+	if !ok {
+		return def
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil {
+		a.h.t.Fatalf("%s=%s is no number", key, v)
+	}
+	return n
+}
+
+func (h *harness) command(line string) string {
+	h.lines = nil
+	a := args{h: h, named: map[string]string{}}
+	words := strings.Fields(line)
+	for _, w := range words[1:] {
+		if key, value, ok := strings.Cut(w, "="); ok {
+			a.named[key] = value
+			continue
+		}
+		a.bare = append(a.bare, w)
+	}
+	switch words[0] {
+	case "engine":
+		h.engine(a)
+	case "submit":
+		h.submit(a)
+	case "abort":
+		h.s.Abort(a.bare[0], request.OutcomeAbortedClient)
+	case "abort-all":
+		h.s.AbortAll(strings.Join(a.bare, ""))
+	case "room":
+		h.room(a)
+	case "advance":
+		d, err := time.ParseDuration(a.bare[0])
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		h.clock.Advance(d)
+	case "step":
+		n := 1
+		if len(a.bare) > 0 {
+			var err error
+			if n, err = strconv.Atoi(a.bare[0]); err != nil {
+				h.t.Fatal(err)
+			}
+		}
+		for range n {
+			h.step()
+		}
+		h.state()
+	case "reserve": // millionths of what may still be generated
+		h.s.reserve = reserveRatio(args{h: h, named: map[string]string{"n": a.bare[0]}}.number("n", 0))
+	case "load":
+		raw, err := json.Marshal(h.s.Load())
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		h.printf("%s", raw)
+	default:
+		h.t.Fatalf("no command %q", words[0])
+	}
+	if len(h.lines) == 0 {
+		return ""
+	}
+	return strings.Join(h.lines, "\n") + "\n"
+}
+
+func (h *harness) engine(a args) {
+	role := map[string]Role{"": Unified, "unified": Unified, "prefill": Prefill, "decode": Decode}[a.named["role"]]
+	page := a.number("page", 4)
+	cfg := testConfig(role, page, a.number("capacity", 64))
+	cfg.MaxRunning = a.number("running", cfg.MaxRunning)
+	cfg.MaxRunningUnderSLO = a.number("slo", cfg.MaxRunning)
+	cfg.ChunkTokens = a.number("chunk", 0)
+	cfg.MaxPrefillTokens = a.number("prefill-tokens", cfg.MaxPrefillTokens)
+	cfg.MaxQueued = a.number("queue", 0)
+	cfg.ContextLength = a.number("context", cfg.ContextLength)
+	cfg.DecodeInterval = a.number("interval", cfg.DecodeInterval)
+	cfg.TestRetractSteps = a.number("retract", 0)
+	h.tape, h.wire, h.clock, h.said, h.sinks = newTape(page), newWire(page), ledgertest.New(), newRecorder(), map[string]*inboxSink{}
+	h.wire.auto = false
+	h.tape.onBatch = h.batch
+	s, err := New(cfg, Deps{
+		Executor: h.tape, Clock: h.clock, Reporter: h.said, Decoder: letters{}, Log: quiet(),
+		Sender: wireSender{h.wire}, Receiver: wireReceiver{h.wire},
+	})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.s = s
+}
+
+func (h *harness) submit(a args) {
+	rid := a.bare[0]
+	r := &request.Request{
+		RID: rid, LogMetrics: true, PromptIDs: testPrompt(a.number("prompt", 4), len(rid)*7+int(rid[0])),
+		Sampling: request.Sampling{
+			MaxNewTokens: a.number("max", 4), MinNewTokens: a.number("min", 0), Seed: new(int64(a.number("seed", 0))),
+			IgnoreEOS: a.named["eos"] == "ignore",
+		},
+	}
+	if stop, ok := a.named["stop"]; ok {
+		r.Sampling.Stop = strings.Split(stop, ",")
+	}
+	if room, ok := a.named["room"]; ok {
+		r.Bootstrap = &request.Bootstrap{Host: request.FakeBootstrapHost}
+		if room != "fake" {
+			r.Bootstrap = &request.Bootstrap{Host: "10.0.0.1", Port: 8998, Room: int64(a.number("room", 0))}
+		}
+	}
+	sink := newSink()
+	sink.onPiece = func(o request.Output) {
+		line := fmt.Sprintf("%s:", rid)
+		for _, id := range o.TokenIDs {
+			line += fmt.Sprint(" ", id)
+		}
+		if f := o.Finish; f != nil {
+			line += " ∎ " + f.String()
+			if f.MatchedToken != nil {
+				line += fmt.Sprintf(" at token %d", *f.MatchedToken)
+			}
+			if f.MatchedStop != "" {
+				line += fmt.Sprintf(" at %q", f.MatchedStop)
+			}
+		}
+		h.printf("%s", line)
+	}
+	if err := h.s.Submit(r, sink); err != nil {
+		h.t.Fatal(err)
+	}
+	h.sinks[rid] = sink
+}
+
+func testPrompt(n, salt int) []int32 {
+	ids := make([]int32, n)
+	for i := range ids {
+		ids[i] = int32((i*31+salt*17)%(testVocab-1) + 1)
+	}
+	return ids
+}
+
+// room plays the peer: `room 7 ready`, `room 7 pages`, `room 7 done token=5`, `room 7 fail`, `room 7 linger`, `room 7 settle`.
+func (h *harness) room(a args) {
+	id, err := strconv.ParseInt(a.bare[0], 10, 64)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.wire.mu.Lock()
+	defer h.wire.mu.Unlock()
+	r := h.wire.rooms[id]
+	switch a.bare[1] {
+	case "ready":
+		r.state[0] = disagg.Ready
+	case "pages":
+		r.state[1] = disagg.WaitingPages
+	case "done":
+		if h.s.cfg.Role == Decode {
+			r.first = &disagg.First{Token: int32(a.number("token", 1))}
+			for _, q := range h.s.in[stateTransferring] {
+				if e, ok := q.receiving.(end); ok && e.room == r {
+					for i, token := range q.req.PromptIDs {
+						h.tape.page(r.dst[i/h.tape.pageSize])[i%h.tape.pageSize] = token
+					}
+				}
+			}
+		} else {
+			h.printf("room %d got %d pages of %d layers", id, len(r.sent)/testLayers, testLayers)
+		}
+		r.state = [2]disagg.State{disagg.Done, disagg.Done}
+	case "fail":
+		step := r.state[0]
+		if h.s.cfg.Role == Decode {
+			step = r.state[1]
+		}
+		r.failLocked(&disagg.Error{Step: step, Reason: disagg.ReasonPeerDied, Room: id, Err: fmt.Errorf("connection reset")})
+	case "linger":
+		r.lingering = true
+	case "settle":
+		r.lingering = false
+		r.failLocked(r.err)
+	default:
+		h.t.Fatalf("room: no action %q", a.bare[1])
+	}
+}
+
+func (h *harness) step() {
+	before := len(h.said.lines)
+	h.clock.Advance(100 * time.Millisecond)
+	if _, err := h.s.step(context.Background()); err != nil {
+		h.t.Fatal(err)
+	}
+	if err := h.s.check(); err != nil {
+		h.t.Fatal(err)
+	}
+	h.lines = append(h.lines, h.said.lines[before:]...)
+}
+
+// batch prints what is computed: rid[from,to), with a star where a token is sampled.
+func (h *harness) batch(rows []Row) {
+	line := "compute"
+	for _, r := range rows {
+		rid := "?"
+		for _, q := range h.s.all() {
+			if &q.req.Sampling == r.Params {
+				rid = q.req.RID
+			}
+		}
+		line += fmt.Sprintf(" %s[%d,%d)", rid, r.Start, r.Start+len(r.Tokens))
+		if r.Sample {
+			line += "*"
+		}
+	}
+	h.printf("%s", line)
+}
+
+func (h *harness) state() {
+	var parts []string
+	for st := range numStates {
+		if l := h.s.in[st]; len(l) > 0 {
+			line := st.String()
+			for _, q := range l {
+				line += " " + q.req.RID
+				if len(q.pages) > 0 {
+					line += strings.ReplaceAll(fmt.Sprint(q.pages), " ", ",")
+				}
+			}
+			parts = append(parts, line)
+		}
+	}
+	st := h.s.pool.Stats()
+	parts = append(parts, fmt.Sprintf("pool: %d available, %d used, %d reserved", st.Available, st.Used, st.Reserved))
+	h.printf("%s", strings.Join(slices.Concat(parts), " · "))
+}
