@@ -113,8 +113,8 @@ func (s *Server) readChat(r *http.Request, e *engine, o *object, arrival ledger.
 	if templateErr != nil {
 		return req, badField("messages", "do not fit the model's chat template: %v", templateErr)
 	}
-	ids := e.tokenizer.Encode(text, false)
-	if err := checkPrompt(e.info, "messages", ids, false); err != nil {
+	ids, err := e.encode("messages", text, false)
+	if err != nil {
 		return req, err
 	}
 	return req, fillPrompts(e, req.specs, [][]int32{ids}, maxTokensField(o), false)

@@ -63,23 +63,48 @@ func readPrompts(o *object, name string) prompts {
 // encode gives the tokens of each prompt.
 func (p prompts) encode(e *engine, addSpecial bool) ([][]int32, *apiError) {
 	ids := p.ids
-	for _, text := range p.texts {
-		ids = append(ids, e.tokenizer.Encode(text, addSpecial))
-	}
-	for i, prompt := range ids {
-		param := p.param
-		if p.batch {
-			param = fmt.Sprintf("%s[%d]", p.param, i)
-		}
-		if err := checkPrompt(e.info, param, prompt, len(p.texts) == 0); err != nil {
+	for i, text := range p.texts {
+		prompt, err := e.encode(p.paramOf(i), text, addSpecial)
+		if err != nil {
 			return nil, err
+		}
+		ids = append(ids, prompt)
+	}
+	for i, prompt := range p.ids {
+		if err := checkPrompt(e.info, p.paramOf(i), prompt); err != nil {
+			return nil, err
+		}
+		for k, id := range prompt {
+			if int(id) >= e.info.VocabSize {
+				return nil, badField(fmt.Sprintf("%s[%d]", p.paramOf(i), k), "is token %d, but the model's tokens end at %d", id, e.info.VocabSize-1)
+			}
 		}
 	}
 	return ids, nil
 }
 
+// paramOf names the field of one prompt.
+func (p prompts) paramOf(i int) string {
+	if p.batch {
+		return fmt.Sprintf("%s[%d]", p.param, i)
+	}
+	return p.param
+}
+
+// encode gives the tokens of a text that can be served.
+func (e *engine) encode(param, text string, addSpecial bool) ([]int32, *apiError) {
+	if len(text) > e.maxTextBytes {
+		err := badField(param, "has %d bytes, more than the %d tokens that fit: the context is %d tokens and the KV pool %d",
+			len(text), e.info.MaxPromptTokens(), e.info.ContextLength, e.info.MaxTotalNumTokens)
+		err.code = codeContextLength
+		return nil, err
+	}
+	ids := e.tokenizer.Encode(text, addSpecial)
+	return ids, checkPrompt(e.info, param, ids)
+}
+
 // checkPrompt refuses a prompt that can never be served.
-func checkPrompt(info rank.Info, param string, ids []int32, fromClient bool) *apiError {
+func checkPrompt(info rank.Info, param string, ids []int32) *apiError {
 	if len(ids) == 0 {
 		return badField(param, "must have at least one token")
 	}
@@ -88,14 +113,6 @@ func checkPrompt(info rank.Info, param string, ids []int32, fromClient bool) *ap
 			len(ids), limit, info.ContextLength, info.MaxTotalNumTokens)
 		err.code = codeContextLength
 		return err
-	}
-	if !fromClient {
-		return nil
-	}
-	for i, id := range ids {
-		if int(id) >= info.VocabSize {
-			return badField(fmt.Sprintf("%s[%d]", param, i), "is token %d, but the model's tokens end at %d", id, info.VocabSize-1)
-		}
 	}
 	return nil
 }

@@ -58,6 +58,8 @@ type engine struct {
 	info      rank.Info
 	tokenizer *tokenizer.Tokenizer
 	attached  ledger.Instant
+
+	maxTextBytes int // of a prompt that may fit; longer ones are refused before they are tokenized
 }
 
 // phase is where the server is in its life. It only moves forwards.
@@ -108,9 +110,22 @@ func (s *Server) Attach(r Rank, t *tokenizer.Tokenizer) error {
 	if info.MaxPromptTokens() < 1 {
 		return errors.New("the KV pool has no room for a prompt and a token: raise --max-total-tokens or --context-length")
 	}
-	s.current.Store(&engine{rank: r, info: info, tokenizer: t, attached: s.clock.Now()})
+	s.current.Store(&engine{
+		rank: r, info: info, tokenizer: t, attached: s.clock.Now(), maxTextBytes: info.MaxPromptTokens() * longestToken(t) * maxNormalization,
+	})
 	s.moveTo(phaseServing)
 	return nil
+}
+
+// maxNormalization is how many bytes of text may become one: composed runes are up to three times shorter.
+const maxNormalization = 3
+
+// longestToken is the most bytes that one token stands for.
+func longestToken(t *tokenizer.Tokenizer) (bytes int) {
+	for id := range int32(t.VocabSize()) {
+		bytes = max(bytes, len(t.Decode([]int32{id}, false)))
+	}
+	return bytes
 }
 
 // Leave makes the health checks fail while requests are still taken, so that routers move away before any is refused.
