@@ -59,10 +59,11 @@ func Allocate(demands []PoolDemand, bounds Bounds) []Allocation {
 			free -= max(0, grown) * price(demand)
 		}
 		if granted < allocations[i].Replicas {
-			allocations[i] = Allocation{
-				Replicas: granted,
-				Bound:    fmt.Sprintf("%d devices, %d free, %d a replica", devices, free, price(demand)),
+			bound := fmt.Sprintf("%d devices for all pools, %d a replica", devices, price(demand))
+			if granted < shares[i] {
+				bound += fmt.Sprintf(", %d more when others have given theirs up", shares[i]-granted)
 			}
+			allocations[i] = Allocation{Replicas: granted, Bound: bound}
 		}
 	}
 	return allocations
