@@ -36,6 +36,8 @@ func PrivateDir(base string) (string, error) {
 // Store is the metrics of one process, in a file that other processes read while it is written. An update is a few
 // atomic operations on mapped memory: no allocation, no system call, no lock.
 type Store struct {
+	path string
+
 	mu     sync.Mutex // guards the fields below; updates of series don't take it
 	file   *os.File
 	header []byte
@@ -72,8 +74,12 @@ func OpenStore(dir, process string) (*Store, error) {
 	if err := os.Rename(file.Name(), final); err != nil {
 		return nil, errors.Join(fmt.Errorf("open metrics store: %w", err), file.Close(), os.Remove(file.Name()))
 	}
+	s.path = final
 	return s, nil
 }
+
+// Path is the file of the store.
+func (s *Store) Path() string { return s.path }
 
 func (s *Store) init(process string) error {
 	start, ok := processStart(os.Getpid())

@@ -1,0 +1,97 @@
+package metrics
+
+import (
+	"strconv"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-dev/sluice/engine/ledger"
+	"github.com/sluice-dev/sluice/engine/scheduler/report"
+)
+
+func BenchmarkCounter(b *testing.B) {
+	b.Run("store", func(b *testing.B) {
+		c := openStore(b, b.TempDir(), "bench").Counter(promptTokens, nil)
+		b.ReportAllocs()
+		for b.Loop() {
+			c.Add(1)
+		}
+	})
+	b.Run("client_golang", func(b *testing.B) {
+		c := prometheus.NewCounter(prometheus.CounterOpts{Name: "c"})
+		b.ReportAllocs()
+		for b.Loop() {
+			c.Add(1.5) // a whole number takes its shorter path
+		}
+	})
+}
+
+func BenchmarkGauge(b *testing.B) {
+	b.Run("store", func(b *testing.B) {
+		g := openStore(b, b.TempDir(), "bench").Gauge(tokenUsage, nil)
+		b.ReportAllocs()
+		for b.Loop() {
+			g.Set(1, 2)
+		}
+	})
+	b.Run("client_golang", func(b *testing.B) {
+		g := prometheus.NewGauge(prometheus.GaugeOpts{Name: "g"})
+		b.ReportAllocs()
+		for b.Loop() {
+			g.Set(1)
+		}
+	})
+}
+
+func BenchmarkHistogram(b *testing.B) {
+	b.Run("store", func(b *testing.B) {
+		h := openStore(b, b.TempDir(), "bench").Histogram(queueTime, nil, nil)
+		b.ReportAllocs()
+		for i := 0; b.Loop(); i++ {
+			h.Observe(float64(i & 1023))
+		}
+	})
+	b.Run("client_golang", func(b *testing.B) {
+		h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "h", Buckets: bucketsQueueTime})
+		b.ReportAllocs()
+		for i := 0; b.Loop(); i++ {
+			h.Observe(float64(i & 1023))
+		}
+	})
+}
+
+func BenchmarkReport(b *testing.B) {
+	m := NewScheduler(openStore(b, b.TempDir(), "bench"), RankLabels{ModelName: "tiny", EngineType: "decode"}, ledger.System())
+	s := snapshot(report.Decode)
+	b.ReportAllocs()
+	for b.Loop() {
+		m.Report(s)
+	}
+}
+
+func BenchmarkFinished(b *testing.B) {
+	f := NewFront(openStore(b, b.TempDir(), "bench"), FrontLabels{ModelName: "tiny", EngineType: "unified"}, Buckets{}, ledger.System())
+	b.ReportAllocs()
+	for b.Loop() {
+		f.Finished(Subject{Streaming: true}, Finished{PromptTokens: 100, CompletionTokens: 50, E2ENanos: 1e9, TPOTNanos: 1e7})
+	}
+}
+
+// BenchmarkScrape merges the stores of an engine of 64 ranks.
+func BenchmarkScrape(b *testing.B) {
+	dir := b.TempDir()
+	clock := ledger.System()
+	for rank := range 64 {
+		m := NewScheduler(openStore(b, dir, "rank-"+strconv.Itoa(rank)), RankLabels{ModelName: "tiny", EngineType: "decode", TPRank: rank}, clock)
+		f := NewFront(openStore(b, b.TempDir(), "api"), FrontLabels{}, Buckets{}, clock)
+		fill(m, f, ledger.Decode)
+	}
+	g := newGatherer(b, dir)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := g.Gather(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

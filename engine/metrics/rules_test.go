@@ -1,0 +1,334 @@
+package metrics
+
+import (
+	"fmt"
+	nethttp "net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-dev/sluice/engine/ledger"
+	"github.com/sluice-dev/sluice/engine/ledger/ledgertest"
+	"github.com/sluice-dev/sluice/engine/scheduler/report"
+)
+
+// recorder is a backend that remembers every update in order, without the labels that all series share.
+type recorder struct {
+	mu      sync.Mutex
+	updates []string
+}
+
+type recorded struct {
+	r    *recorder
+	name string
+}
+
+func (r *recorder) series(f *Family, labels []Label) recorded {
+	var own []string
+	for _, l := range labels {
+		if slices.Contains(f.Labels, l.Name) || l.Name == "team" {
+			own = append(own, l.Name+"="+l.Value)
+		}
+	}
+	slices.Sort(own)
+	name := strings.TrimPrefix(f.Name, "sglang:")
+	if len(own) > 0 {
+		name += "{" + strings.Join(own, ",") + "}"
+	}
+	return recorded{r, name}
+}
+
+func (r *recorder) Counter(f *Family, labels []Label) CounterSeries { return r.series(f, labels) }
+func (r *recorder) Gauge(f *Family, labels []Label) GaugeSeries {
+	return recordedGauge{r.series(f, labels)}
+}
+func (r *recorder) Histogram(f *Family, labels []Label, _ []float64) HistogramSeries {
+	return r.series(f, labels)
+}
+
+func (s recorded) say(format string, args ...any) {
+	s.r.mu.Lock()
+	defer s.r.mu.Unlock()
+	s.r.updates = append(s.r.updates, s.name+" "+fmt.Sprintf(format, args...))
+}
+
+func (s recorded) Add(v float64)     { s.say("+%v", v) }
+func (s recorded) Observe(v float64) { s.say("%v", v) }
+func (s recorded) ObserveWeighted(total float64, weight uint64) {
+	s.say("%v / %d", total, weight)
+}
+
+type recordedGauge struct{ recorded }
+
+func (s recordedGauge) Set(v float64, _ int64) { s.say("= %v", v) }
+func (s recordedGauge) Add(v float64, _ int64) { s.say("%+g", v) }
+
+// take gives the updates since the last call.
+func (r *recorder) take() []string {
+	u := r.updates
+	r.updates = nil
+	return u
+}
+
+func TestReports(t *testing.T) {
+	cases := []struct {
+		engineType string
+		kind       report.Kind
+		reason     string
+		want       []string
+	}{
+		{"unified", report.Prefill, "owns the hit rate", []string{
+			"num_running_reqs = 11", "num_queue_reqs = 12", "gen_throughput = 170.5", "cache_hit_rate = 0.19", "utilization = 0.81",
+			"token_usage = 0.36", "full_token_usage = 0.3557", "num_used_tokens = 1301", "kv_available_tokens = 1402", "kv_evictable_tokens = 1503",
+			"kv_used_tokens = 1604", "max_total_num_tokens = 4509", "max_running_requests_under_SLO = 27", "num_retracted_reqs = 26",
+		}},
+		{"unified", report.Decode, "leaves the hit rate alone: a zero here would be a pulse", []string{
+			"num_running_reqs = 11", "num_queue_reqs = 12", "gen_throughput = 170.5", "utilization = 0.81",
+			"token_usage = 0.36", "full_token_usage = 0.3557", "num_used_tokens = 1301", "kv_available_tokens = 1402", "kv_evictable_tokens = 1503",
+			"kv_used_tokens = 1604", "max_total_num_tokens = 4509", "max_running_requests_under_SLO = 27", "num_retracted_reqs = 26",
+		}},
+		{"unified", report.Idle, "throughput is 0; hit rate, utilization and retractions keep their values", []string{
+			"num_running_reqs = 11", "num_queue_reqs = 12", "gen_throughput = 0",
+			"token_usage = 0.36", "full_token_usage = 0.3557", "num_used_tokens = 1301", "kv_available_tokens = 1402", "kv_evictable_tokens = 1503",
+			"kv_used_tokens = 1604", "max_total_num_tokens = 4509", "max_running_requests_under_SLO = 27",
+		}},
+		{"prefill", report.Prefill, "utilization is the sentinel, the queues are those of prefill", []string{
+			"num_running_reqs = 11", "num_queue_reqs = 12", "gen_throughput = 170.5", "cache_hit_rate = 0.19", "utilization = -1",
+			"token_usage = 0.36", "full_token_usage = 0.3557", "num_used_tokens = 1301", "kv_available_tokens = 1402", "kv_evictable_tokens = 1503",
+			"kv_used_tokens = 1604", "max_total_num_tokens = 4509", "num_prefill_bootstrap_queue_reqs = 20", "num_prefill_inflight_queue_reqs = 21",
+		}},
+		{"decode", report.Idle, "the queues are those of decode", []string{
+			"num_running_reqs = 11", "num_queue_reqs = 12", "gen_throughput = 0",
+			"token_usage = 0.36", "full_token_usage = 0.3557", "num_used_tokens = 1301", "kv_available_tokens = 1402", "kv_evictable_tokens = 1503",
+			"kv_used_tokens = 1604", "max_total_num_tokens = 4509", "max_running_requests_under_SLO = 27",
+			"num_decode_prealloc_queue_reqs = 22", "num_decode_transfer_queue_reqs = 23", "num_decode_host_receive_queue_reqs = 24",
+			"num_decode_deferred_kv_release_reqs = 25", "pending_prealloc_token_usage = 0.29",
+		}},
+	}
+	for _, c := range cases {
+		t.Run(c.engineType+" "+c.kind.String(), func(t *testing.T) {
+			r := &recorder{}
+			NewScheduler(r, RankLabels{EngineType: c.engineType}, ledgertest.New()).Report(snapshot(c.kind))
+			if diff := cmp.Diff(c.want, r.take()); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", c.reason, diff)
+			}
+		})
+	}
+}
+
+func TestSchedulerEvents(t *testing.T) {
+	cases := []struct {
+		name, reason, engineType string
+		do                       func(*Scheduler)
+		want                     []string
+	}{
+		{"transfer", "size in MiB, speed in GiB/s, times in ms", "prefill", func(m *Scheduler) {
+			m.KVTransfer(report.KVTransfer{TotalBytes: 3 << 30, LatencyNanos: 1.5e9, BootstrapNanos: 2e6, AllocNanos: 3e6})
+		}, []string{"kv_transfer_total_mb 3072", "kv_transfer_speed_gb_s 2", "kv_transfer_latency_ms 1500", "kv_transfer_bootstrap_ms 2", "kv_transfer_alloc_ms 3"}},
+		{"transfer without time", "no division by 0", "prefill", func(m *Scheduler) {
+			m.KVTransfer(report.KVTransfer{TotalBytes: 5, AllocNanos: -1})
+		}, []string{"kv_transfer_bootstrap_ms 0", "kv_transfer_alloc_ms 0"}},
+		{"decode", "a decode engine has the waits only", "decode", func(m *Scheduler) {
+			m.KVTransfer(report.KVTransfer{TotalBytes: 3 << 30, LatencyNanos: 1.5e9, BootstrapNanos: 2e6, AllocNanos: 3e6})
+		}, []string{"kv_transfer_bootstrap_ms 2", "kv_transfer_alloc_ms 3"}},
+		{"unified", "a unified engine has no transfers", "unified", func(m *Scheduler) {
+			m.KVTransfer(report.KVTransfer{TotalBytes: 3 << 30, LatencyNanos: 1.5e9, BootstrapNanos: 2e6, AllocNanos: 3e6})
+			m.BootstrapFailed()
+			m.TransferFailed()
+		}, nil},
+		{"failures", "", "decode", func(m *Scheduler) { m.BootstrapFailed(); m.TransferFailed() }, []string{"num_bootstrap_failed_reqs_total +1", "num_transfer_failed_reqs_total +1"}},
+		{"retraction", "", "unified", func(m *Scheduler) { m.Retracted(2, 30, 4); m.Retracted(0, 0, 0) },
+			[]string{"num_retracted_requests_total +2", "num_retracted_input_tokens_total +30", "num_retracted_output_tokens_total +4"}},
+		{"tokens", "a zero makes no series", "unified", func(m *Scheduler) { m.RealtimeTokens(5, 0, 0); m.RealtimeTokens(0, 0, 7) },
+			[]string{"realtime_tokens_total{mode=prefill_compute} +5", "realtime_tokens_total{mode=decode} +7"}},
+		{"times", "seconds", "unified", func(m *Scheduler) { m.QueueTime(2500e6); m.StageTime(ledger.StagePrefillForward, 1e6) },
+			[]string{"queue_time_seconds 2.5", "per_stage_req_latency_seconds{stage=prefill_forward} 0.001"}},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			r := &recorder{}
+			m := NewScheduler(r, RankLabels{EngineType: c.engineType}, ledgertest.New())
+			c.do(m)
+			if diff := cmp.Diff(c.want, r.take()); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", c.reason, diff)
+			}
+		})
+	}
+}
+
+func TestFrontEvents(t *testing.T) {
+	stream := Subject{Streaming: true}
+	cases := []struct {
+		name, reason, engineType string
+		do                       func(*Front)
+		want                     []string
+	}{
+		{"first token", "", "decode", func(f *Front) { f.FirstToken(stream, 15e8) }, []string{"time_to_first_token_seconds{is_streaming=True,team=} 1.5"}},
+		{"first token on prefill", "never there", "prefill", func(f *Front) { f.FirstToken(stream, 15e8) }, nil},
+		{"inter token", "one update of weight 4; the interval counts once", "unified", func(f *Front) { f.InterToken(stream, 2e9, 4) }, []string{"inter_token_latency_seconds{team=} 2 / 4"}},
+		{"no new tokens", "a count that falls or stays is no sample", "unified", func(f *Front) { f.InterToken(stream, 2e9, 0); f.InterToken(stream, 2e9, -3) }, nil},
+		{"inter token on prefill", "a negative weight there would break the scrape", "prefill", func(f *Front) { f.InterToken(stream, 2e9, 4) }, nil},
+		{"finished", "uncached is prompt without cached", "unified", func(f *Front) {
+			f.Finished(Subject{Custom: map[string]string{"team": "red", "other": "x"}}, Finished{PromptTokens: 10, CompletionTokens: 20, CachedTokens: 4, E2ENanos: 3e9, TPOTNanos: 5e8})
+		}, []string{
+			"num_requests_total{is_streaming=False,team=red} +1", "prompt_tokens_total{is_streaming=False,team=red} +10", "generation_tokens_total{is_streaming=False,team=red} +20",
+			"prompt_tokens_histogram{team=red} 10", "uncached_prompt_tokens_histogram{team=red} 6", "generation_tokens_histogram{team=red} 20",
+			"e2e_request_latency_seconds{is_streaming=False,team=red} 3", "request_time_per_output_token_seconds{is_streaming=False,team=red} 0.5", "cached_tokens_total{cache_source=device,team=red} +4",
+		}},
+		{"finished at once", "no cache hit and no time per token are no samples", "unified", func(f *Front) { f.Finished(stream, Finished{PromptTokens: 1}) }, []string{
+			"num_requests_total{is_streaming=True,team=} +1", "prompt_tokens_total{is_streaming=True,team=} +1", "generation_tokens_total{is_streaming=True,team=} +0",
+			"prompt_tokens_histogram{team=} 1", "uncached_prompt_tokens_histogram{team=} 1", "generation_tokens_histogram{team=} 0", "e2e_request_latency_seconds{is_streaming=True,team=} 0",
+		}},
+		{"others", "", "unified", func(f *Front) { f.Aborted(); f.LoadsServed(1e6) }, []string{"num_aborted_requests_total{team=} +1", "get_loads_duration_seconds{team=} 0.001"}},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			r := &recorder{}
+			f := NewFront(r, FrontLabels{EngineType: c.engineType, Custom: []string{"team"}}, Buckets{}, ledgertest.New())
+			c.do(f)
+			if diff := cmp.Diff(c.want, r.take()); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", c.reason, diff)
+			}
+		})
+	}
+}
+
+func TestCustomLabelsAreCapped(t *testing.T) {
+	r := &recorder{}
+	f := NewFront(r, FrontLabels{EngineType: "unified", Custom: []string{"team", "model_name"}}, Buckets{}, ledgertest.New())
+	for i := range 3 * maxCustomSets {
+		f.FirstToken(Subject{Custom: map[string]string{"team": fmt.Sprint(i)}}, 1e9)
+	}
+	last := r.take()[3*maxCustomSets-1]
+	if want := "time_to_first_token_seconds{is_streaming=False,team=other} 1"; last != want {
+		t.Errorf("beyond the cap: %s, not %s", last, want)
+	}
+	if n := len(f.requests.byKey); n > 2*maxCustomSets+1 {
+		t.Errorf("%d sets of labels", n)
+	}
+}
+
+func TestMiddleware(t *testing.T) {
+	r := &recorder{}
+	f := NewFront(r, FrontLabels{EngineType: "unified"}, Buckets{}, ledgertest.New())
+	mux := nethttp.NewServeMux()
+	mux.HandleFunc("POST /v1/completions", func(w nethttp.ResponseWriter, _ *nethttp.Request) {
+		w.WriteHeader(nethttp.StatusEarlyHints)
+		w.WriteHeader(nethttp.StatusCreated)
+		if err := nethttp.NewResponseController(w).Flush(); err != nil {
+			t.Errorf("flush: %v", err)
+		}
+	})
+	mux.HandleFunc("/v1/models/{id}", func(nethttp.ResponseWriter, *nethttp.Request) {})
+	mux.HandleFunc("/panic", func(nethttp.ResponseWriter, *nethttp.Request) { panic(nethttp.ErrAbortHandler) })
+	handler := f.Middleware(MuxRoute(mux), mux)
+	do := func(method, path string) []string {
+		func() {
+			defer func() { _ = recover() }() // the server does this
+			handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(method, path, nil))
+		}()
+		return r.take()
+	}
+	cases := []struct {
+		name, reason, method, path string
+		want                       []string
+	}{
+		{"route", "the status that the answer begins with", "POST", "/v1/completions", []string{
+			"http_requests_total{endpoint=/v1/completions,method=POST} +1", "http_requests_active{endpoint=/v1/completions,method=POST} +1",
+			"http_responses_total{endpoint=/v1/completions,method=POST,status_code=201} +1", "http_requests_active{endpoint=/v1/completions,method=POST} -1",
+		}},
+		{"pattern", "the endpoint is the pattern, not the path", "GET", "/v1/models/abc", []string{
+			"http_requests_total{endpoint=/v1/models/{id},method=GET} +1", "http_requests_active{endpoint=/v1/models/{id},method=GET} +1",
+			"http_responses_total{endpoint=/v1/models/{id},method=GET,status_code=200} +1", "http_requests_active{endpoint=/v1/models/{id},method=GET} -1",
+		}},
+		{"unmatched", "any path is one series", "BREW", "/coffee/123", []string{
+			"http_requests_total{endpoint=unmatched,method=other} +1", "http_requests_active{endpoint=unmatched,method=other} +1",
+			"http_responses_total{endpoint=unmatched,method=other,status_code=404} +1", "http_requests_active{endpoint=unmatched,method=other} -1",
+		}},
+		{"panic", "no response, but not active any more", "GET", "/panic", []string{
+			"http_requests_total{endpoint=/panic,method=GET} +1", "http_requests_active{endpoint=/panic,method=GET} +1", "http_requests_active{endpoint=/panic,method=GET} -1",
+		}},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			if diff := cmp.Diff(c.want, do(c.method, c.path)); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", c.reason, diff)
+			}
+		})
+	}
+	f.RequestStarted("/x", "GET")
+	for i := range 2 * maxEndpoints {
+		f.RequestStarted(fmt.Sprint("/", i), "GET")
+	}
+	if got := r.take(); got[len(got)-2] != "http_requests_total{endpoint=unmatched,method=other} +1" {
+		t.Errorf("endpoints are not capped: %s", got[len(got)-2])
+	}
+}
+
+func TestBucketRules(t *testing.T) {
+	cases := []struct {
+		name, words string
+		want        []float64
+		err         string
+	}{
+		{"none", "", nil, ""},
+		{"default", "default", nil, ""},
+		{"tse", "tse 1000 2 8", []float64{984, 992, 996, 998, 1000, 1002, 1004, 1008, 1016}, ""},
+		{"tse near 0", "tse 3 2 4", []float64{0, 1, 3, 5, 7}, ""},
+		{"custom", "custom 5 0.5 1", []float64{0.5, 1, 5}, ""},
+		{"custom, none", "custom", nil, "at least one bound is needed"},
+		{"custom, word", "custom 1 x", nil, `"x" is not a number`},
+		{"custom, twice", "custom 1 1", nil, "bound 1 is there twice"},
+		{"custom, negative", "custom -1", nil, "bound -1 is negative"},
+		{"custom, NaN", "custom NaN", nil, "bound NaN is not finite; +Inf is always there"},
+		{"tse, base", "tse 10 1 4", nil, "tse takes a middle, a base above 1 and a whole count of 1 to 1000, for example: tse 1000 2 8"},
+		{"unknown", "log 3", nil, `rule "log" is not known; write default, tse or custom`},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := ParseBucketRule(strings.Fields(c.words))
+			text := ""
+			if err != nil {
+				text = err.Error()
+			}
+			if diff := cmp.Diff(c.want, got); diff != "" || text != c.err {
+				t.Errorf("error %q, want %q; bounds (-want +got):\n%s", text, c.err, diff)
+			}
+		})
+	}
+}
+
+func TestTable(t *testing.T) {
+	seen := map[string]bool{}
+	for _, f := range Families() {
+		if seen[f.Name] {
+			t.Errorf("%s is there twice", f.Name)
+		}
+		seen[f.Name] = true
+		if f.Help == "" || f.Unit == "" || f.Engines == 0 {
+			t.Errorf("%s lacks help, unit or engines", f.Name)
+		}
+		if strings.HasSuffix(f.Name, "_total") != (f.Kind == Counter) {
+			t.Errorf("%s is a %s", f.Name, f.Kind)
+		}
+		if (f.Kind == Histogram) != (f.Buckets != nil) {
+			t.Errorf("%s is a %s with %d buckets", f.Name, f.Kind, len(f.Buckets))
+		}
+		if f.Buckets != nil && !validBounds(f.Buckets) {
+			t.Errorf("%s has bounds that are not sorted", f.Name)
+		}
+		if (f.Kind == Gauge) == (f.Merge == Sum) {
+			t.Errorf("%s is a %s merged by %s", f.Name, f.Kind, f.Merge)
+		}
+		if f.Reports != 0 && (f.Kind != Gauge || f.Source != FromScheduler) {
+			t.Errorf("%s is not a gauge of the scheduler but written by reports", f.Name)
+		}
+		if got, ok := Lookup(f.Name); !ok || got != f {
+			t.Errorf("%s is not found", f.Name)
+		}
+	}
+}
