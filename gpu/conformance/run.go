@@ -15,7 +15,7 @@ import (
 const Tolerance = 2e-5
 
 // rounds is how many random shapes a kernel is tried on.
-const rounds = 24
+const rounds = 16
 
 // Run checks the device that open gives, which it closes.
 func Run(t *testing.T, open func(t *testing.T) gpu.Device) {

@@ -32,15 +32,17 @@ func (o *ops) matmulBlock(dst, x gpu.Tensor, m *matrix, fromPanel, toPanel, from
 	in, out := ram.F32(x), ram.F32(dst)
 	weights := m.from(fromPanel)
 	column, width := fromPanel*m.width, (toPanel-fromPanel)*m.width
-	padded := column+width > m.out
+	var sums []float32 // of a tile whose last panel is padded
+	if column+width > m.out {
+		sums = make([]float32, o.k.rows*width)
+	}
 	for row := fromRow; row < toRow; row += o.k.rows {
 		rows := min(o.k.rows, toRow-row)
-		if !padded {
+		if sums == nil {
 			o.k.tile(out[row*dst.Stride+column:], dst.Stride, in[row*x.Stride:], x.Stride, weights, rows, toPanel-fromPanel, m.in)
 			continue
 		}
-		var sums [8 * 4 * 16]float32 // rows x panels x panel, the most of any kernel set
-		o.k.tile(sums[:], width, in[row*x.Stride:], x.Stride, weights, rows, toPanel-fromPanel, m.in)
+		o.k.tile(sums, width, in[row*x.Stride:], x.Stride, weights, rows, toPanel-fromPanel, m.in)
 		for r := range rows {
 			copy(out[(row+r)*dst.Stride+column:(row+r)*dst.Stride+m.out], sums[r*width:])
 		}

@@ -30,10 +30,10 @@ func (o *ops) Gather(dst, table, ids gpu.Tensor) {
 func (o *ops) RMSNorm(dst, x, weight gpu.Tensor, eps float32) {
 	w := ram.Row(weight, 0)
 	o.pool.run(x.Rows, grain(4*x.Cols), func(from, to int) {
+		squares := make([]float32, 1)
 		for i := from; i < to; i++ {
 			in, out := ram.Row(x, i), ram.Row(dst, i)
-			var squares [1]float32
-			o.k.dots(squares[:], in, in, 0)
+			o.k.dots(squares, in, in, 0)
 			scale := 1 / float32(math.Sqrt(float64(squares[0]/float32(len(in))+eps)))
 			for j, v := range in {
 				out[j] = v * scale * w[j]

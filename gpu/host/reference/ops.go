@@ -107,13 +107,15 @@ func (ops) Attention(dst, q, kv gpu.Tensor, at gpu.Paged, scale float32) {
 				weights[p] = dot(query, slot(kv, at, sequence, p, 0, kvHead)) * float64(scale)
 			}
 			softmax(weights)
-			out := ram.Row(dst, i)[head*at.HeadDim : (head+1)*at.HeadDim]
-			for j := range out {
-				var sum float64
-				for p := range context {
-					sum += weights[p] * float64(slot(kv, at, sequence, p, 1, kvHead)[j])
+			mixed := make([]float64, at.HeadDim)
+			for p := range context {
+				for j, v := range slot(kv, at, sequence, p, 1, kvHead) {
+					mixed[j] += weights[p] * float64(v)
 				}
-				out[j] = float32(sum)
+			}
+			out := ram.Row(dst, i)[head*at.HeadDim : (head+1)*at.HeadDim]
+			for j, v := range mixed {
+				out[j] = float32(v)
 			}
 		}
 	}
