@@ -51,6 +51,7 @@ type Front struct {
 	aborted CounterSeries
 	loads   HistogramSeries
 
+	plain    [2]*requestSeries // of requests without custom labels: not streaming, streaming
 	requests vec[*requestSeries]
 	http     vec[*endpointSeries]
 	status   vec[CounterSeries]
@@ -72,9 +73,8 @@ func NewFront(backend Backend, labels FrontLabels, buckets Buckets, clock ledger
 	empty := f.customLabels(nil)
 	f.aborted = backend.Counter(numAbortedRequests, empty)
 	f.loads = backend.Histogram(getLoadsDuration, empty, nil)
-	for _, streaming := range []bool{false, true} {
-		f.subject(Subject{Streaming: streaming}) // so that the counters are there, at 0, before the first request
-	}
+	// Made now, so that the counters are there, at 0, before the first request.
+	f.plain = [2]*requestSeries{f.newRequestSeries(nil, streamingValues[0]), f.newRequestSeries(nil, streamingValues[1])}
 	return f
 }
 
@@ -99,6 +99,8 @@ func (f *Front) customLabels(values map[string]string) []Label {
 
 const streamingLabel = "is_streaming"
 
+var streamingValues = [2]string{"False", "True"}
+
 // requestSeries are the series of one kind of request.
 type requestSeries struct {
 	prompt, generation, requests                   CounterSeries
@@ -109,12 +111,15 @@ type requestSeries struct {
 }
 
 func (f *Front) subject(s Subject) *requestSeries {
-	streaming := "False"
+	streaming := 0
 	if s.Streaming {
-		streaming = "True"
+		streaming = 1
+	}
+	if len(f.custom) == 0 || len(s.Custom) == 0 {
+		return f.plain[streaming]
 	}
 	var key strings.Builder
-	key.WriteString(streaming)
+	key.WriteString(streamingValues[streaming])
 	for _, name := range f.custom {
 		key.WriteByte(0)
 		key.WriteString(s.Custom[name])
@@ -127,7 +132,7 @@ func (f *Front) subject(s Subject) *requestSeries {
 				values[name] = OtherLabel
 			}
 		}
-		return f.newRequestSeries(values, streaming)
+		return f.newRequestSeries(values, streamingValues[streaming])
 	})
 }
 
