@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/sluice-dev/sluice/engine/disagg"
@@ -41,9 +42,9 @@ func startPair(t testing.TB, k startKind, cfg Config, decodePages int) *pair {
 	if p.port, err = strconv.Atoi(port); err != nil {
 		t.Fatal(err)
 	}
-	cfg.Disagg = DisaggConfig{Mode: ModePrefill, BootstrapURL: srv.URL, Secret: secret}
+	cfg.Disagg.Mode, cfg.Disagg.BootstrapURL, cfg.Disagg.Secret = ModePrefill, srv.URL, secret
 	p.prefill = startClient(t, k, cfg)
-	cfg.Disagg = DisaggConfig{Mode: ModeDecode, Secret: secret}
+	cfg.Disagg.Mode, cfg.Disagg.BootstrapURL = ModeDecode, ""
 	if decodePages > 0 {
 		cfg.MaxTotalTokens = decodePages * max(cfg.PageSize, 1)
 	}
@@ -157,11 +158,14 @@ func TestPeerDies(t *testing.T) {
 	for _, victim := range []string{"prefill", "decode"} {
 		t.Run(victim, func(t *testing.T) {
 			cfg := testConfig(dir)
-			cfg.ChunkedPrefillSize = 4 // many steps, so that transfers are under way
+			cfg.ChunkedPrefillSize = 1 // many steps, so that transfers are under way
+			// Of a decode rank that dies before it came to a room the prefill rank hears nothing; the router tells it, or
+			// the time-out does.
+			cfg.Disagg.BootstrapTimeout = 10 * time.Second
 			p := startPair(t, startKinds[1], cfg, 0)
 			var survivors []*Stream
 			for i := range 6 {
-				a, b := p.submit(newRequest(fmt.Sprint("r", i), prompt(150), 200))
+				a, b := p.submit(newRequest(fmt.Sprint("r", i), prompt(300), 100))
 				if victim == "prefill" {
 					survivors = append(survivors, b)
 				} else {
@@ -173,9 +177,9 @@ func TestPeerDies(t *testing.T) {
 				dead, alive = alive, dead
 			}
 			ctx := waiting(t)
-			for { // until KV is on its way
+			for { // until KV is on its way and all peers have met
 				l := p.load(p.decode)
-				if l.Disaggregation.DecodeTransferQueueReqs > 0 {
+				if n := l.Disaggregation.DecodeTransferQueueReqs; n > 0 && n+l.Queues.PreallocReady+l.NumRunningReqs == len(survivors) {
 					break
 				}
 				if ctx.Err() != nil {

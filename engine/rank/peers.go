@@ -73,6 +73,9 @@ func logPeer(log *slog.Logger, e disagg.Event) {
 		level, what = slog.LevelWarn, "refused a connection of a KV peer"
 	case disagg.EventFailed:
 		level, what = slog.LevelWarn, "a KV transfer failed"
+		if r := disagg.ReasonOf(e.Err); r == disagg.ReasonAborted || r == disagg.ReasonPeerAborted {
+			level = slog.LevelDebug // a client went away
+		}
 	}
 	args := []any{"peer", e.Peer}
 	if e.Room != 0 {

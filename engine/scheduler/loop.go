@@ -50,7 +50,7 @@ func (s *Scheduler) step(ctx context.Context) (worked bool, err error) {
 	// 5. Check memory: pages for the tokens of a decode batch, retracting when there are too few.
 	b = s.makeRoom(b)
 	if b.kind != noBatch {
-		s.publishLoad(s.deps.Clock.Now())
+		s.deliver(s.deps.Clock.Now())
 	}
 	// 6. Forward.
 	r, err := s.forward(ctx, b)
@@ -63,7 +63,7 @@ func (s *Scheduler) step(ctx context.Context) (worked bool, err error) {
 	if b.kind != noBatch || !worked {
 		s.report(b, r)
 	}
-	s.publishLoad(s.deps.Clock.Now())
+	s.deliver(s.deps.Clock.Now())
 
 	if kvcache.Invariants || s.checked {
 		if err := s.check(); err != nil {

@@ -59,25 +59,42 @@ func (s *Scheduler) accept(q *sequence) {
 	if q.state != stateRunning {
 		s.becomeRunning(q)
 	}
-	q.sink.Put(s.output(q, nil))
+	s.tell(q, nil)
 }
 
-// output is the tokens that the sink does not have yet.
-func (s *Scheduler) output(q *sequence, f *request.Finish) request.Output {
+// told is a piece of an answer on its way to its sink.
+type told struct {
+	sink   Sink
+	output request.Output
+}
+
+// tell gives the sink the tokens that it does not have yet, and the Finish if there is one, at the next deliver.
+func (s *Scheduler) tell(q *sequence, f *request.Finish) {
 	from, to := q.prompt+q.delivered, len(q.tokens)
 	q.delivered = q.generated()
-	return request.Output{
+	s.told = append(s.told, told{q.sink, request.Output{
 		RID:              q.req.RID,
 		TokenIDs:         q.tokens[from:to:to],
 		PromptTokens:     q.prompt,
 		CachedTokens:     q.first.CachedTokens,
 		CompletionTokens: q.generated(),
 		Finish:           f,
+	}})
+}
+
+// deliver publishes the load and then hands over what was told since the last time, so that who sees a Finish finds the
+// request gone from Load, its pages free and its metrics counted.
+func (s *Scheduler) deliver(now ledger.Instant) {
+	s.publishLoad(now)
+	for _, t := range s.told {
+		t.sink.Put(t.output)
 	}
+	clear(s.told)
+	s.told = s.told[:0]
 }
 
 // finish ends a request: the only place that does. Its pages go back or are held for the transfer, the sink gets what it
-// doesn't have yet and the Finish. It returns when the request ended.
+// doesn't have yet and the Finish at the next deliver. It returns when the request ended.
 func (s *Scheduler) finish(q *sequence, f request.Finish) ledger.Instant {
 	if t := q.transfer(); t != nil && !t.State().Terminal() {
 		t.Abort(errors.New(f.String()))
@@ -105,7 +122,7 @@ func (s *Scheduler) finish(q *sequence, f request.Finish) ledger.Instant {
 			s.deps.Reporter.TransferFailed()
 		}
 	}
-	q.sink.Put(s.output(q, &f))
+	s.tell(q, &f)
 	ended, ok := q.timeline.Finished()
 	if !ok {
 		panic(fmt.Sprintf("scheduler: request %s finished, but its timeline did not", q.req.RID))

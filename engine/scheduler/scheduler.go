@@ -31,6 +31,7 @@ type Scheduler struct {
 	seeds    *rand.Rand
 
 	aborts    []abortMsg // of this step
+	told      []told     // not delivered yet
 	taken     int        // submissions drained since the load was published
 	takenToks int        // of their prompts
 
@@ -253,7 +254,7 @@ func (s *Scheduler) all() []*sequence {
 	return seqs
 }
 
-// endAll finishes everything when Run returns; cause is for the clients.
+// endAll finishes everything when Run returns; message is for the clients.
 func (s *Scheduler) endAll(outcome request.Outcome, message string) {
 	for _, q := range s.all() {
 		s.finish(q, abort(outcome, message))
@@ -261,12 +262,17 @@ func (s *Scheduler) endAll(outcome request.Outcome, message string) {
 	for _, m := range s.inbox.close() {
 		switch m := m.(type) {
 		case submitMsg:
-			m.sink.Put(request.Output{RID: m.req.RID, PromptTokens: len(m.req.PromptIDs), Finish: new(abort(outcome, message))})
+			s.taken++
+			s.takenToks += len(m.req.PromptIDs)
+			s.told = append(s.told, told{m.sink, request.Output{
+				RID: m.req.RID, PromptTokens: len(m.req.PromptIDs), Finish: new(abort(outcome, message)),
+			}})
 		case flushMsg:
 			m.reply <- ErrEnded
+		case abortMsg: // everything has ended
 		}
 	}
-	s.publishLoad(s.deps.Clock.Now())
+	s.deliver(s.deps.Clock.Now())
 }
 
 func (s *Scheduler) log() *slog.Logger { return s.deps.Log }
