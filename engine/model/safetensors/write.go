@@ -26,10 +26,10 @@ func Write(w io.Writer, sources []Source) error {
 		return fmt.Errorf("write weights: %w", err)
 	}
 	out := bufio.NewWriterSize(w, readBytes)
-	var prefix [8]byte
-	binary.LittleEndian.PutUint64(prefix[:], uint64(len(header)))
-	out.Write(prefix[:])
-	out.Write(header)
+	prefix := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
+	if _, err := out.Write(append(prefix, header...)); err != nil {
+		return fmt.Errorf("write header: %w", err)
+	}
 	var elements []float32
 	var word [4]byte
 	for i, s := range sources {
@@ -42,7 +42,7 @@ func Write(w io.Writer, sources []Source) error {
 			}
 		}
 	}
-	if err := out.Flush(); err != nil { // a bufio.Writer keeps its first error
+	if err := out.Flush(); err != nil {
 		return fmt.Errorf("write weights: %w", err)
 	}
 	return nil
