@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -29,7 +30,8 @@ type Message struct {
 // defaultChatTemplate is used when a model has none: each turn between <|im_start|> and <|im_end|>.
 const defaultChatTemplate = `{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}`
 
-// Limits of one rendering. A template comes with the model's files and is trusted as little as they are.
+// Limits of one rendering. They keep a faulty template from stopping the engine; they are no defence against one that was
+// written to use up memory, so a model's directory must be trusted.
 const (
 	maxChatBytes = 16 << 20
 	maxChatRange = 100_000 // elements of one range()
@@ -52,7 +54,10 @@ func (e *TemplateError) Error() string {
 func (e *TemplateError) Unwrap() error { return e.Err }
 
 // chatTemplate is a parsed template. It sees no files, no other templates and no clock.
-type chatTemplate struct{ template *exec.Template }
+type chatTemplate struct {
+	template *exec.Template
+	maxTime  time.Duration
+}
 
 func parseChatTemplate(source string) (t *chatTemplate, err error) {
 	defer func() {
@@ -73,7 +78,7 @@ func parseChatTemplate(source string) (t *chatTemplate, err error) {
 		text := strings.TrimPrefix(err.Error(), fmt.Sprintf("failed to parse template '%s': ", source))
 		return nil, &TemplateError{Line: lineOf(text), Err: errors.New(text)}
 	}
-	return &chatTemplate{template: template}, nil
+	return &chatTemplate{template: template, maxTime: maxChatTime}, nil
 }
 
 // ApplyChatTemplate renders the conversation as the prompt that the model was trained on. With addGenerationPrompt the
@@ -98,7 +103,7 @@ func (t *Tokenizer) ApplyChatTemplate(messages []Message, addGenerationPrompt bo
 // Prompt-building stops at a limit, which is an error of the template.
 var (
 	errTooLong  = fmt.Errorf("renders more than %d bytes", maxChatBytes)
-	errTooSlow  = fmt.Errorf("renders longer than %s", maxChatTime)
+	errTooSlow  = errors.New("renders for too long")
 	errTooLarge = fmt.Errorf("range() of more than %d elements", maxChatRange)
 )
 
@@ -139,7 +144,7 @@ func (t *chatTemplate) render(variables map[string]any) (text string, err error)
 			text, err = "", &TemplateError{Err: fmt.Errorf("render: %v", r)}
 		}
 	}()
-	b := &budget{deadline: time.Now().Add(maxChatTime)}
+	b := &budget{deadline: time.Now().Add(t.maxTime)}
 	w := &limitedWriter{budget: b}
 	variables[budgetName] = b
 	if err := t.template.Execute(w, exec.NewContext(variables)); err != nil {
@@ -201,9 +206,12 @@ func sandbox() *exec.Environment {
 			functions[name] = f
 		}
 	}
+	filters := exec.NewFilterSet(map[string]exec.FilterFunction{}).Update(builtins.Filters)
+	// Replacing a filter that is there can't fail.
+	_ = filters.Replace("tojson", toJSON)
 	return &exec.Environment{
 		Context:           exec.NewContext(functions).Update(builtins.GlobalVariables),
-		Filters:           builtins.Filters,
+		Filters:           filters,
 		Tests:             builtins.Tests,
 		ControlStructures: exec.NewControlStructureSet(structures),
 		Methods:           builtins.Methods,
@@ -273,4 +281,52 @@ func raiseException(_ *exec.Evaluator, params *exec.VarArgs) (string, error) {
 		message = params.Args[0].String()
 	}
 	return "", errors.New(raiseMark + message)
+}
+
+// toJSON writes a value as models saw it in training: with a space after each comma and colon unless indented, and
+// without escapes that only HTML needs. Keys are sorted.
+func toJSON(_ *exec.Evaluator, in *exec.Value, params *exec.VarArgs) *exec.Value {
+	indent := 0
+	if v, ok := params.KwArgs["indent"]; ok {
+		indent = v.Integer()
+	} else if len(params.Args) > 0 {
+		indent = params.Args[0].Integer()
+	}
+	if indent < 0 || indent > 16 {
+		return exec.AsValue(exec.ErrInvalidCall(errors.New("tojson takes an indent of 0 to 16")))
+	}
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	if indent > 0 {
+		enc.SetIndent("", strings.Repeat(" ", indent))
+	}
+	if err := enc.Encode(in.ToGoSimpleType(false)); err != nil {
+		return exec.AsValue(exec.ErrInvalidCall(fmt.Errorf("tojson: %w", err)))
+	}
+	text := bytes.TrimSuffix(buf.Bytes(), []byte("\n"))
+	if indent > 0 {
+		return exec.AsSafeValue(string(text))
+	}
+	return exec.AsSafeValue(spaced(text))
+}
+
+// spaced puts a space after each comma and colon of compact JSON that is not in a string.
+func spaced(text []byte) string {
+	out := make([]byte, 0, len(text)+len(text)/8)
+	inString, escaped := false, false
+	for _, c := range text {
+		out = append(out, c)
+		switch {
+		case escaped:
+			escaped = false
+		case inString && c == '\\':
+			escaped = true
+		case c == '"':
+			inString = !inString
+		case !inString && (c == ',' || c == ':'):
+			out = append(out, ' ')
+		}
+	}
+	return string(out)
 }
