@@ -27,9 +27,21 @@ var (
 	poolResource = schema.GroupResource{Group: v1alpha1.GroupVersion.Group, Resource: "enginepools"}
 )
 
+// Samples is what the custom metrics API reads. Each call gives the newest knowledge. *observe.Store has it.
+type Samples interface {
+	// Pod gives one leader pod; false when it is not known.
+	Pod(pod types.NamespacedName) (observe.PodSample, bool)
+	// Pool gives the leader pods of an EnginePool.
+	Pool(pool types.NamespacedName) observe.PoolSample
+	// Select gives the leader pods of a namespace that match a selector, in the order of their names.
+	Select(namespace string, selector labels.Selector) []observe.PodSample
+	// FreshFor is how long a sample counts.
+	FreshFor() time.Duration
+}
+
 // provider answers custom.metrics.k8s.io from the samples. Every value is exact in thousandths.
 type provider struct {
-	store *observe.Store
+	store Samples
 	pools client.Reader
 	clock clock.PassiveClock
 }

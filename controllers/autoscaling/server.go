@@ -22,8 +22,6 @@ import (
 	"sigs.k8s.io/custom-metrics-apiserver/pkg/apiserver"
 	generatedcore "sigs.k8s.io/custom-metrics-apiserver/pkg/generated/openapi/core"
 	generatedcustommetrics "sigs.k8s.io/custom-metrics-apiserver/pkg/generated/openapi/custommetrics"
-
-	"github.com/sluice-dev/sluice/controllers/observe"
 )
 
 // lookInterval is how often the Secret and the APIServices are looked at. A look is three reads and, as long as nothing
@@ -40,7 +38,7 @@ type MetricsServerConfig struct {
 	// Pools reads EnginePools, from the manager's cache.
 	Pools client.Reader
 	// Store has the samples.
-	Store *observe.Store
+	Store Samples
 	Clock clock.Clock
 	Log   logr.Logger
 
