@@ -33,7 +33,7 @@ func main() {
 }
 
 const help = `A real one-node Kubernetes on this Linux host: etcd, kube-apiserver, kube-controller-manager,
-kube-scheduler, containerd, kubelet and kube-proxy, built once from their Go modules into the cache
+kube-scheduler, containerd, kubelet, kube-proxy and CoreDNS, built once from their Go modules into the cache
 ($SLUICE_CACHE, else the user's cache folder plus sluice); runc, the CNI plugins and iptables come from
 Debian packages, which "up" installs where they are missing. It needs root.
 

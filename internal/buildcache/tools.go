@@ -42,6 +42,8 @@ func tools() []Tool {
 		table = append(table, Tool{Name: name, Dir: "hack/containerd", Package: containerd + "/cmd/" + name, Module: containerd, Group: "containerd"})
 	}
 	return append(table,
+		// The list of plugins in its main package is part of no version: remove the executable after a change.
+		Tool{Name: "coredns", Dir: "hack/coredns", Package: ".", Module: "github.com/coredns/coredns", Group: "coredns"},
 		Tool{Name: "helm", Dir: "hack/tools/helm", Package: "helm.sh/helm/v4/cmd/helm", Module: "helm.sh/helm/v4", Group: "helm"},
 		Tool{Name: "golangci-lint", Dir: "hack/tools/golangci-lint", Package: "github.com/golangci/golangci-lint/v2/cmd/golangci-lint", Module: "github.com/golangci/golangci-lint/v2", Group: "golangci-lint"},
 	)

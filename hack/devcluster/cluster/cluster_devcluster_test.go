@@ -69,6 +69,7 @@ func TestCluster(t *testing.T) {
 	}{
 		{"service from the host", "demo and tests call Services from the host", f.serviceFromHost},
 		{"service from a pod", "routers call engines through Services", f.serviceFromPod},
+		{"name of a service", "engines and routers find each other by name", f.serviceByName},
 		{"API server from a pod", "the operator runs in a pod", f.apiServerFromPod},
 		{"logs", "a person who debugs reads them", f.logs},
 		{"exec", "a person who debugs runs things", f.exec},
@@ -271,9 +272,23 @@ func (f *fixture) serviceFromPod(ctx context.Context) error {
 	return nil
 }
 
+// serviceByName resolves the short name, which needs the pod's search path, and the full one.
+func (f *fixture) serviceByName(ctx context.Context) error {
+	for _, host := range []string{name, name + "." + namespace + ".svc.cluster.local"} {
+		answer, err := get(ctx, "http://"+f.pods[0].Status.PodIP+":8080/fetch?url=http://"+host+"/name")
+		if err != nil {
+			return err
+		}
+		if err := f.answersByPod(answer); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // apiServerFromPod expects the API server's own refusal of a plain request to its TLS port.
 func (f *fixture) apiServerFromPod(ctx context.Context) error {
-	answer, err := get(ctx, "http://"+f.pods[0].Status.PodIP+":8080/fetch?url=http://10.96.0.1:443/")
+	answer, err := get(ctx, "http://"+f.pods[0].Status.PodIP+":8080/fetch?url=http://kubernetes.default.svc:443/")
 	if err == nil || !strings.Contains(err.Error(), "HTTP request to an HTTPS server") {
 		return fmt.Errorf("got %q, %v", answer, err)
 	}

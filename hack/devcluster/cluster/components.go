@@ -18,21 +18,22 @@ const (
 	componentContainerd        = "containerd"
 	componentKubelet           = "kubelet"
 	componentProxy             = "kube-proxy"
+	componentDNS               = "coredns"
 )
 
 // components are the names of all programs in the order in which they are stopped: first those that would start
 // pods again, last what the others need.
 func components() []string {
 	return []string{
-		componentScheduler, componentControllerManager, componentKubelet, componentProxy,
+		componentScheduler, componentControllerManager, componentKubelet, componentProxy, componentDNS,
 		componentContainerd, componentAPIServer, componentEtcd,
 	}
 }
 
-// controlPlaneComponents returns the programs of the control plane in the order of their start. The
-// authority's certificate stands for all credentials: they are made together.
+// controlPlaneComponents returns the programs of the control plane in the order of their start. They
+// are restarted when credentials change.
 func controlPlaneComponents(plane controlplane.Config, programs map[string]string) []component {
-	credentials := []string{plane.CertPath(controlplane.FileCA)}
+	credentials := []string{plane.CertPath(controlplane.FileGeneration)}
 	return []component{
 		{name: componentEtcd, path: programs["etcd"], args: plane.EtcdArgs()},
 		{name: componentAPIServer, path: programs["kube-apiserver"], args: plane.APIServerArgs(), inputs: credentials},
@@ -41,11 +42,20 @@ func controlPlaneComponents(plane controlplane.Config, programs map[string]strin
 	}
 }
 
-// nodeComponents returns the programs of the node that need containerd.
-func nodeComponents(machine node.Config, programs map[string]string) []component {
+// runtimeComponent returns the container runtime.
+func runtimeComponent(machine node.Config, programs map[string]string) component {
+	return component{
+		name: componentContainerd, path: programs["containerd"], args: machine.ContainerdArgs(), inputs: []string{machine.ContainerdFile()},
+	}
+}
+
+// nodeComponents returns the programs of the node but containerd, which must run before them.
+func nodeComponents(plane controlplane.Config, machine node.Config, programs map[string]string) []component {
+	generation := plane.CertPath(controlplane.FileGeneration)
 	return []component{
-		{name: componentKubelet, path: programs["kubelet"], args: machine.KubeletArgs(), inputs: append([]string{machine.CAPath}, machine.KubeletInputs()...)},
-		{name: componentProxy, path: programs["kube-proxy"], args: machine.ProxyArgs(), inputs: append([]string{machine.CAPath}, machine.ProxyInputs()...)},
+		{name: componentKubelet, path: programs["kubelet"], args: machine.KubeletArgs(), inputs: []string{generation, machine.KubeletFile()}},
+		{name: componentProxy, path: programs["kube-proxy"], args: machine.ProxyArgs(), inputs: []string{generation, machine.ProxyFile()}},
+		{name: componentDNS, path: programs["coredns"], args: machine.DNSArgs(), inputs: []string{generation, machine.DNSFile()}},
 	}
 }
 

@@ -61,10 +61,10 @@ func imported(output string) []string {
 	return references
 }
 
-// ensureSandboxImage waits for containerd and imports the image of pods' sandboxes unless it has it.
-func (c *Cluster) ensureSandboxImage(ctx context.Context, ctr string, machine node.Config) error {
+// ensureSandboxImage waits for the container runtime and imports the image of pods' sandboxes unless it has it.
+func (c *Cluster) ensureSandboxImage(ctx context.Context, ctr string, machine node.Config, runtime []component) error {
 	have := ""
-	err := c.waitFor(ctx, "containerd", []string{componentContainerd}, func(ctx context.Context) error {
+	err := c.waitFor(ctx, "containerd", runtime, func(ctx context.Context) error {
 		var err error
 		have, err = c.ctr(ctx, ctr, "images", "list", "--quiet")
 		return err

@@ -15,6 +15,9 @@ import (
 // requestTimeout bounds one request to the API server while it is being waited for.
 const requestTimeout = 5 * time.Second
 
+// maxRestarts is how often a program is started again while something is being waited for.
+const maxRestarts = 3
+
 // adminClient returns a client that may do everything.
 func adminClient(plane controlplane.Config) (kubernetes.Interface, error) {
 	config, err := plane.RESTConfig(controlplane.UserAdmin)
@@ -29,25 +32,24 @@ func adminClient(plane controlplane.Config) (kubernetes.Interface, error) {
 	return client, nil
 }
 
-// waitControlPlane waits until the API server can be used, or until one of the control plane's programs ends.
-func (c *Cluster) waitControlPlane(ctx context.Context, plane controlplane.Config) error {
+// waitControlPlane waits until the API server can be used.
+func (c *Cluster) waitControlPlane(ctx context.Context, plane controlplane.Config, programs []component) error {
 	client, err := adminClient(plane)
 	if err != nil {
 		return err
 	}
-	return c.waitFor(ctx, "the API server", []string{componentEtcd, componentAPIServer}, func(ctx context.Context) error {
+	return c.waitFor(ctx, "the API server", programs, func(ctx context.Context) error {
 		return controlplane.Ready(ctx, client)
 	})
 }
 
-// waitNode waits until the node has said after since that it is ready for pods, and the programs around it have
-// survived their start.
-func (c *Cluster) waitNode(ctx context.Context, plane controlplane.Config, since time.Time) error {
+// waitNode waits until the node has said after since that it is ready for pods, and the controllers have begun.
+func (c *Cluster) waitNode(ctx context.Context, plane controlplane.Config, since time.Time, programs []component) error {
 	client, err := adminClient(plane)
 	if err != nil {
 		return err
 	}
-	return c.waitFor(ctx, "the node", components(), func(ctx context.Context) error {
+	return c.waitFor(ctx, "the node", programs, func(ctx context.Context) error {
 		if err := nodeReady(ctx, client, c.nodeName(), since); err != nil {
 			return err
 		}
@@ -56,16 +58,27 @@ func (c *Cluster) waitNode(ctx context.Context, plane controlplane.Config, since
 	})
 }
 
-// waitFor polls ready until it returns nil. It fails early, with the end of its log, if a program has ended.
-func (c *Cluster) waitFor(ctx context.Context, what string, programs []string, ready func(context.Context) error) error {
+// waitFor polls ready until it returns nil. Meanwhile it starts programs that have ended again: some give up when
+// others are slow to come. It fails, with the end of its log, when one has ended too often.
+func (c *Cluster) waitFor(ctx context.Context, what string, programs []component, ready func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	var refusal error
+	restarts := map[string]int{}
 	err := poll(ctx, func() (bool, error) {
 		for _, program := range programs {
-			if err := c.died(program); err != nil {
+			ended := c.died(program.name)
+			if ended == nil {
+				continue
+			}
+			if restarts[program.name] == maxRestarts {
+				return false, ended
+			}
+			restarts[program.name]++
+			if _, err := c.ensure(ctx, program); err != nil {
 				return false, err
 			}
+			c.logf("%s had ended: started it again", program.name)
 		}
 		refusal = ready(ctx)
 		return refusal == nil, nil

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/sluice-dev/sluice/hack/devcluster/controlplane"
@@ -21,9 +22,12 @@ import (
 // than half a minute.
 const readyTimeout = 3 * time.Minute
 
+// errControlPlane says that the API server did not come up.
+var errControlPlane = errors.New("the control plane does not come up")
+
 // Up brings the cluster up: it starts what does not run, restarts what runs with another configuration, and
-// does almost nothing if all is well. A cluster that does not come up again, as after a power cut, is removed and
-// made anew. The cluster outlives this process.
+// does almost nothing if all is well. A cluster whose control plane does not come up again, as when a power cut has
+// spoilt its data, is removed and made anew. The cluster outlives this process.
 func (c *Cluster) Up(ctx context.Context) error {
 	if err := requireRoot("up"); err != nil {
 		return err
@@ -49,10 +53,10 @@ func (c *Cluster) Up(ctx context.Context) error {
 		return err
 	}
 	existed, err := c.start(ctx, programs, host)
-	if err == nil || !existed || ctx.Err() != nil {
+	if !existed || ctx.Err() != nil || !errors.Is(err, errControlPlane) {
 		return err
 	}
-	c.logf("cluster %s does not come up again (%v): making it anew", c.name, err)
+	c.logf("cluster %s: %v; making it anew", c.name, err)
 	if err := c.down(ctx, false); err != nil {
 		return err
 	}
@@ -67,7 +71,7 @@ func (c *Cluster) buildPrograms(ctx context.Context) (map[string]string, error) 
 		return nil, err
 	}
 	return cache.Paths(ctx, "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler",
-		"kubelet", "kube-proxy", "containerd", "containerd-shim-runc-v2", "ctr")
+		"kubelet", "kube-proxy", "coredns", "containerd", "containerd-shim-runc-v2", "ctr")
 }
 
 // start makes or repairs the cluster. It reports whether the cluster existed before, since then a failure may be
@@ -80,7 +84,10 @@ func (c *Cluster) start(ctx context.Context, programs map[string]string, host no
 		return existed, err
 	}
 	plane := controlplane.Config{Dir: c.dir, Address: s.Address, Port: s.Port, ServiceRange: serviceRange, ServiceAccounts: true}
-	machine := c.node(plane, host)
+	machine, err := c.node(plane, host)
+	if err != nil {
+		return existed, err
+	}
 	if err := machine.Validate(); err != nil {
 		return existed, err
 	}
@@ -95,25 +102,28 @@ func (c *Cluster) start(ctx context.Context, programs map[string]string, host no
 		return existed, err
 	}
 	// 3. Control plane.
-	started, err := c.startAll(ctx, controlPlaneComponents(plane, programs))
+	planePrograms := controlPlaneComponents(plane, programs)
+	started, err := c.startAll(ctx, planePrograms)
 	if err != nil {
 		return existed, err
 	}
-	if err := c.waitControlPlane(ctx, plane); err != nil {
+	if err := c.waitControlPlane(ctx, plane, planePrograms); err != nil {
+		return existed, fmt.Errorf("%w: %w", errControlPlane, err)
+	}
+	if err := c.ensureDNSService(ctx, plane, machine); err != nil {
 		return existed, err
 	}
 	// 4. Container runtime with the sandbox image, then the node.
-	runtimeStarted, err := c.startAll(ctx, []component{{
-		name: componentContainerd, path: programs["containerd"], args: machine.ContainerdArgs(),
-		inputs: machine.ContainerdInputs(),
-	}})
+	runtimePrograms := []component{runtimeComponent(machine, programs)}
+	runtimeStarted, err := c.startAll(ctx, runtimePrograms)
 	if err != nil {
 		return existed, err
 	}
-	if err := c.ensureSandboxImage(ctx, programs["ctr"], machine); err != nil {
+	if err := c.ensureSandboxImage(ctx, programs["ctr"], machine, runtimePrograms); err != nil {
 		return existed, err
 	}
-	nodeStarted, err := c.startAll(ctx, nodeComponents(machine, programs))
+	nodePrograms := nodeComponents(plane, machine, programs)
+	nodeStarted, err := c.startAll(ctx, nodePrograms)
 	if err != nil {
 		return existed, err
 	}
@@ -121,7 +131,7 @@ func (c *Cluster) start(ctx context.Context, programs map[string]string, host no
 	if nodeStarted > 0 {
 		since = begin
 	}
-	if err := c.waitNode(ctx, plane, since); err != nil {
+	if err := c.waitNode(ctx, plane, since, slices.Concat(planePrograms, runtimePrograms, nodePrograms)); err != nil {
 		return existed, err
 	}
 	switch count := started + runtimeStarted + nodeStarted; {
@@ -173,8 +183,12 @@ func (c *Cluster) prepareState(ctx context.Context) (s state, existed bool, err 
 }
 
 // node describes the cluster's only node.
-func (c *Cluster) node(plane controlplane.Config, host node.HostPrograms) node.Config {
+func (c *Cluster) node(plane controlplane.Config, host node.HostPrograms) (node.Config, error) {
 	name := c.nodeName()
+	dns, err := plane.ServiceAddress(dnsServiceNumber)
+	if err != nil {
+		return node.Config{}, err
+	}
 	return node.Config{
 		Name:              name,
 		Dir:               c.dir,
@@ -190,7 +204,10 @@ func (c *Cluster) node(plane controlplane.Config, host node.HostPrograms) node.C
 		KubeletKey:        plane.CertPath("kubelet-" + name + ".key"),
 		KubeletKubeconfig: plane.KubeconfigPath("kubelet-" + name),
 		ProxyKubeconfig:   plane.KubeconfigPath(controlplane.UserProxy),
-	}
+		DNSKubeconfig:     plane.KubeconfigPath(controlplane.UserDNS),
+		DNS:               dns,
+		ForwardDNS:        node.HostResolver(),
+	}, nil
 }
 
 // writeFiles writes the node's configuration and makes the folders that its programs expect.

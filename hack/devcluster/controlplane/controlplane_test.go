@@ -78,7 +78,7 @@ func TestCredentials(t *testing.T) {
 	}
 	users := map[string]string{
 		UserAdmin: "sluice-admin [system:masters]", UserControllerManager: "system:kube-controller-manager []",
-		UserScheduler: "system:kube-scheduler []", UserProxy: "system:kube-proxy []",
+		UserScheduler: "system:kube-scheduler []", UserProxy: "system:kube-proxy []", UserDNS: "system:coredns []",
 		"kubelet-node": "system:node:node [system:nodes]",
 	}
 	for user, want := range users {
@@ -109,7 +109,7 @@ func TestCredentialsAreKept(t *testing.T) {
 	config := exampleConfig(t.TempDir())
 	moved := config
 	moved.Address = net.IPv4(192, 0, 2, 3)
-	var seen []string
+	var seen []map[string]string
 	for _, step := range []struct {
 		config Config
 		nodes  []Node
@@ -122,15 +122,28 @@ func TestCredentialsAreKept(t *testing.T) {
 		if err := step.config.EnsureCredentials(now, step.nodes...); err != nil {
 			t.Fatal(err)
 		}
-		data, err := os.ReadFile(config.CertPath(FileCA))
-		if err != nil {
-			t.Fatal(err)
+		files := map[string]string{}
+		for _, file := range []string{FileCA, FileGeneration, "apiserver.crt", "front-proxy-ca.key", "service-account.key"} {
+			data, err := os.ReadFile(config.CertPath(file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			files[file] = string(data)
 		}
-		seen = append(seen, string(data))
+		seen = append(seen, files)
 	}
-	got := []bool{seen[1] == seen[0], seen[2] == seen[1], seen[3] == seen[2]}
-	if diff := cmp.Diff([]bool{true, false, false}, got); diff != "" {
-		t.Errorf("credentials stay while addresses and nodes do, and only then (-want +got):\n%s", diff)
+	var got []map[string]bool
+	for i := 1; i < len(seen); i++ {
+		kept := map[string]bool{}
+		for file := range seen[i] {
+			kept[file] = seen[i][file] == seen[i-1][file]
+		}
+		got = append(got, kept)
+	}
+	all := map[string]bool{FileCA: true, FileGeneration: true, "apiserver.crt": true, "front-proxy-ca.key": true, "service-account.key": true}
+	trust := map[string]bool{FileCA: true, FileGeneration: false, "apiserver.crt": false, "front-proxy-ca.key": true, "service-account.key": true}
+	if diff := cmp.Diff([]map[string]bool{all, trust, trust}, got); diff != "" {
+		t.Errorf("certificates stay while addresses and nodes do; authorities and token keys stay always (-want +got):\n%s", diff)
 	}
 }
 

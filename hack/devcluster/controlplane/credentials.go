@@ -24,12 +24,16 @@ const (
 	UserScheduler = "kube-scheduler"
 	// UserProxy is kube-proxy.
 	UserProxy = "kube-proxy"
+	// UserDNS is the cluster's name server.
+	UserDNS = "coredns"
 )
 
 // Files in the folder of certificates that other packages need by name.
 const (
 	// FileCA is the certificate of the cluster's authority.
 	FileCA = "ca.crt"
+	// FileGeneration changes whenever credentials do.
+	FileGeneration = "generation"
 )
 
 // CertPath is the path of a file in the folder of certificates.
@@ -48,49 +52,49 @@ type user struct {
 }
 
 // EnsureCredentials writes the certificates, keys and kubeconfigs of the control plane and of its nodes, unless
-// all of it was written before for the same addresses. The file that names the addresses is written last, so
-// credentials that were written by half are made anew.
+// all of it was written before for the same addresses. FileGeneration, which names them, is written last, so that
+// credentials that were written by half are made anew. The authorities and the key that signs tokens stay once
+// they are there: what pods were given remains good when the host's address changes.
 func (c Config) EnsureCredentials(now time.Time, nodes ...Node) error {
 	want := c.fingerprint(nodes)
-	if have, err := os.ReadFile(c.CertPath("for")); err == nil && string(have) == want {
+	if have, err := os.ReadFile(c.CertPath(FileGeneration)); err == nil && string(have) == want {
 		return nil
 	}
 	for _, folder := range []string{c.Path("pki"), c.Path("kubeconfig")} {
-		if err := os.RemoveAll(folder); err != nil {
-			return fmt.Errorf("replace credentials: %w", err)
-		}
 		if err := os.MkdirAll(folder, 0o700); err != nil {
-			return fmt.Errorf("replace credentials: %w", err)
+			return fmt.Errorf("make a folder for credentials: %w", err)
 		}
 	}
 	if err := c.writeCredentials(now, nodes); err != nil {
 		return fmt.Errorf("write credentials in %s: %w", c.Dir, err)
 	}
-	return writeFile(c.CertPath("for"), []byte(want))
+	return writeFile(c.CertPath(FileGeneration), []byte(want))
 }
 
 // fingerprint names everything that the certificates depend on.
 func (c Config) fingerprint(nodes []Node) string {
 	text := fmt.Sprintf("%s %s\n", c.URL(), c.ServiceRange.String())
+	for _, user := range users(nodes) {
+		text += fmt.Sprintf("user %s %s %s\n", user.name, user.subject.CommonName, user.subject.Organizations)
+	}
 	for _, node := range nodes {
-		text += fmt.Sprintf("%s %s\n", node.Name, node.Address)
+		text += fmt.Sprintf("node %s %s\n", node.Name, node.Address)
 	}
 	return text
 }
 
 func (c Config) writeCredentials(now time.Time, nodes []Node) error {
-	authority, err := pki.NewAuthority("sluice-devcluster", now)
+	authority, err := c.ensureAuthority("ca", now)
 	if err != nil {
 		return err
 	}
 	// The front proxy has its own authority: a client certificate of the cluster must not be able to speak for
 	// other users.
-	front, err := pki.NewAuthority("sluice-devcluster-front-proxy", now)
+	front, err := c.ensureAuthority("front-proxy-ca", now)
 	if err != nil {
 		return err
 	}
-	private, public, err := pki.NewSigningKey()
-	if err != nil {
+	if err := c.ensureSigningKey(); err != nil {
 		return err
 	}
 	kubernetes, err := c.ServiceAddress(1)
@@ -113,38 +117,27 @@ func (c Config) writeCredentials(now time.Time, nodes []Node) error {
 	if err != nil {
 		return err
 	}
-	files := map[string][]byte{"service-account.key": private, "service-account.pub": public}
+	files := map[string][]byte{}
 	addPair := func(name string, pair pki.Pair) {
 		files[name+".crt"], files[name+".key"] = pair.CertPEM, pair.KeyPEM
 	}
-	addPair("ca", authority.Pair)
-	addPair("front-proxy-ca", front.Pair)
 	addPair("apiserver", server)
 	addPair("apiserver-kubelet-client", kubeletClient)
 	addPair("front-proxy-client", frontClient)
 
-	users := []user{
-		{UserAdmin, pki.Subject{CommonName: "sluice-admin", Organizations: []string{"system:masters"}, Client: true}},
-		{UserControllerManager, pki.Subject{CommonName: "system:kube-controller-manager", Client: true}},
-		{UserScheduler, pki.Subject{CommonName: "system:kube-scheduler", Client: true}},
-		{UserProxy, pki.Subject{CommonName: "system:kube-proxy", Client: true}},
-	}
 	for _, node := range nodes {
 		kubelet, err := authority.Issue(pki.Subject{CommonName: node.Name, DNSNames: []string{node.Name}, IPs: []net.IP{node.Address}}, now)
 		if err != nil {
 			return err
 		}
 		addPair("kubelet-"+node.Name, kubelet)
-		users = append(users, user{"kubelet-" + node.Name, pki.Subject{
-			CommonName: "system:node:" + node.Name, Organizations: []string{"system:nodes"}, Client: true,
-		}})
 	}
 	for name, data := range files {
 		if err := writeFile(c.CertPath(name), data); err != nil {
 			return err
 		}
 	}
-	for _, user := range users {
+	for _, user := range users(nodes) {
 		pair, err := authority.Issue(user.subject, now)
 		if err != nil {
 			return err
@@ -158,6 +151,55 @@ func (c Config) writeCredentials(now time.Time, nodes []Node) error {
 		}
 	}
 	return nil
+}
+
+// users returns everyone who gets a kubeconfig.
+func users(nodes []Node) []user {
+	all := []user{
+		{UserAdmin, pki.Subject{CommonName: "sluice-admin", Organizations: []string{"system:masters"}, Client: true}},
+		{UserControllerManager, pki.Subject{CommonName: "system:kube-controller-manager", Client: true}},
+		{UserScheduler, pki.Subject{CommonName: "system:kube-scheduler", Client: true}},
+		{UserProxy, pki.Subject{CommonName: "system:kube-proxy", Client: true}},
+		{UserDNS, pki.Subject{CommonName: "system:coredns", Client: true}},
+	}
+	for _, node := range nodes {
+		all = append(all, user{"kubelet-" + node.Name, pki.Subject{
+			CommonName: "system:node:" + node.Name, Organizations: []string{"system:nodes"}, Client: true,
+		}})
+	}
+	return all
+}
+
+// ensureAuthority reads the authority of the given file name, or makes it.
+func (c Config) ensureAuthority(file string, now time.Time) (*pki.Authority, error) {
+	certPath, keyPath := c.CertPath(file+".crt"), c.CertPath(file+".key")
+	cert, certErr := os.ReadFile(certPath)
+	key, keyErr := os.ReadFile(keyPath)
+	if certErr == nil && keyErr == nil {
+		return pki.ParseAuthority(pki.Pair{CertPEM: cert, KeyPEM: key})
+	}
+	authority, err := pki.NewAuthority("sluice-devcluster-"+file, now)
+	if err != nil {
+		return nil, err
+	}
+	return authority, errors.Join(writeFile(certPath, authority.CertPEM), writeFile(keyPath, authority.KeyPEM))
+}
+
+// ensureSigningKey makes the key pair that signs service accounts' tokens unless it is there.
+func (c Config) ensureSigningKey() error {
+	publicPath := c.CertPath("service-account.pub")
+	if _, err := os.Stat(publicPath); err == nil {
+		return nil
+	}
+	private, public, err := pki.NewSigningKey()
+	if err != nil {
+		return err
+	}
+	// The public key is written last: it stands for both.
+	if err := writeFile(c.CertPath("service-account.key"), private); err != nil {
+		return err
+	}
+	return writeFile(publicPath, public)
 }
 
 // kubeconfig renders a self-contained kubeconfig.

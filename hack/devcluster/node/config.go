@@ -20,8 +20,11 @@ type Config struct {
 	Address net.IP
 	// Pods is the network of the node's pods.
 	Pods net.IPNet
-	// DNS is the address of the cluster's name server; nil means that pods use the host's.
+	// DNS is the Service address at which pods ask the cluster's name server.
 	DNS net.IP
+	// ForwardDNS is a file in the form of resolv.conf with the name servers for names outside the cluster; empty
+	// means that such names do not exist.
+	ForwardDNS string
 	// CgroupRoot is the cgroup of the node's pods, relative to each hierarchy, with a leading slash.
 	CgroupRoot string
 	// SandboxImage is the image of pods' sandboxes, which must have been imported.
@@ -33,8 +36,8 @@ type Config struct {
 	RuncPath, CNIBin string
 	// CAPath, KubeletCert and KubeletKey are the cluster's authority and the kubelet's serving certificate.
 	CAPath, KubeletCert, KubeletKey string
-	// KubeletKubeconfig and ProxyKubeconfig are what the two programs log in with.
-	KubeletKubeconfig, ProxyKubeconfig string
+	// KubeletKubeconfig, ProxyKubeconfig and DNSKubeconfig are what the programs log in with.
+	KubeletKubeconfig, ProxyKubeconfig, DNSKubeconfig string
 }
 
 // path returns a path in the cluster's folder.
@@ -58,7 +61,7 @@ func (c Config) Validate() error {
 
 // Files returns the content of every configuration file by its path in the cluster's folder.
 func (c Config) Files() (map[string][]byte, error) {
-	files := map[string][]byte{fileContainerd: c.containerdConfig()}
+	files := map[string][]byte{fileContainerd: c.containerdConfig(), fileDNS: c.dnsConfig()}
 	for file, render := range map[string]func() ([]byte, error){
 		fileCNI:     c.cniConfig,
 		fileKubelet: c.kubeletConfig,
@@ -79,13 +82,17 @@ const (
 	fileCNI        = "config/cni/10-sluice.conflist"
 	fileKubelet    = "config/kubelet.json"
 	fileProxy      = "config/kube-proxy.json"
+	fileDNS        = "config/Corefile"
 )
 
-// ContainerdInputs are the files whose change means that containerd must be restarted.
-func (c Config) ContainerdInputs() []string { return []string{c.path(fileContainerd)} }
+// ContainerdFile is the path of containerd's configuration.
+func (c Config) ContainerdFile() string { return c.path(fileContainerd) }
 
-// KubeletInputs are the kubelet's; see ContainerdInputs.
-func (c Config) KubeletInputs() []string { return []string{c.path(fileKubelet)} }
+// KubeletFile is the path of the kubelet's configuration.
+func (c Config) KubeletFile() string { return c.path(fileKubelet) }
 
-// ProxyInputs are kube-proxy's; see ContainerdInputs.
-func (c Config) ProxyInputs() []string { return []string{c.path(fileProxy)} }
+// ProxyFile is the path of kube-proxy's configuration.
+func (c Config) ProxyFile() string { return c.path(fileProxy) }
+
+// DNSFile is the path of the name server's configuration.
+func (c Config) DNSFile() string { return c.path(fileDNS) }

@@ -49,5 +49,5 @@ func (c Config) shimSockets() string { return c.path("s") }
 
 // ContainerdArgs returns containerd's command line.
 func (c Config) ContainerdArgs() []string {
-	return []string{"--config=" + c.path(fileContainerd), "--log-level=warn"}
+	return []string{"--config=" + c.ContainerdFile(), "--log-level=warn"}
 }

@@ -39,6 +39,7 @@ func (c Config) kubeletConfig() ([]byte, error) {
 		"failSwapOn":               false,
 		"podLogsDir":               c.path("pods"),
 		"volumePluginDir":          c.path("volume-plugins"),
+		"clusterDNS":               []string{c.DNS.String()},
 		"clusterDomain":            controlplane.Domain,
 		"maxPods":                  maxPods,
 
@@ -53,9 +54,6 @@ func (c Config) kubeletConfig() ([]byte, error) {
 		"nodeStatusUpdateFrequency": "5s",
 		"serializeImagePulls":       false,
 	}
-	if c.DNS != nil {
-		config["clusterDNS"] = []string{c.DNS.String()}
-	}
 	data, err := json.MarshalIndent(config, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("render the kubelet's configuration: %w", err)
@@ -66,7 +64,7 @@ func (c Config) kubeletConfig() ([]byte, error) {
 // KubeletArgs returns the kubelet's command line.
 func (c Config) KubeletArgs() []string {
 	return []string{
-		"--config=" + c.path(fileKubelet),
+		"--config=" + c.KubeletFile(),
 		"--kubeconfig=" + c.KubeletKubeconfig,
 		"--root-dir=" + c.path("kubelet"),
 		"--cert-dir=" + c.path("kubelet", "pki"),

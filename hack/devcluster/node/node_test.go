@@ -16,12 +16,13 @@ var update = flag.Bool("update", false, "rewrite testdata")
 func exampleConfig() Config {
 	return Config{
 		Name: "dev-node", Dir: "/d", Address: net.IPv4(192, 0, 2, 2),
-		Pods:       net.IPNet{IP: net.IPv4(10, 244, 0, 0), Mask: net.CIDRMask(24, 32)},
-		DNS:        net.IPv4(10, 96, 0, 10),
+		Pods: net.IPNet{IP: net.IPv4(10, 244, 0, 0), Mask: net.CIDRMask(24, 32)},
+		DNS:  net.IPv4(10, 96, 0, 10), ForwardDNS: "/etc/resolv.conf",
 		CgroupRoot: "/pods-of-dev", SandboxImage: "registry.example/pause:1", RestrictOOMScore: true,
 		RuncPath: "/usr/sbin/runc", CNIBin: "/usr/lib/cni",
 		CAPath: "/d/pki/ca.crt", KubeletCert: "/d/pki/kubelet.crt", KubeletKey: "/d/pki/kubelet.key",
 		KubeletKubeconfig: "/d/kubeconfig/kubelet.yaml", ProxyKubeconfig: "/d/kubeconfig/kube-proxy.yaml",
+		DNSKubeconfig: "/d/kubeconfig/coredns.yaml",
 	}
 }
 
@@ -122,5 +123,24 @@ func TestMissing(t *testing.T) {
 	want := [][]string{{"absent", "not-executable", "no-such-program-in-path"}, {"b", "c"}}
 	if diff := cmp.Diff(want, [][]string{programs, packages}); diff != "" {
 		t.Errorf("each package is named once (-want +got):\n%s", diff)
+	}
+}
+
+func TestNamesServer(t *testing.T) {
+	tests := []struct {
+		name, reason, text string
+		want               bool
+	}{
+		{"server", "the plain case", "search x\nnameserver 192.0.2.53\n", true},
+		{"comment", "a comment names none", "# nameserver 192.0.2.53\n", false},
+		{"no address", "an empty entry is none", "nameserver\n", false},
+		{"empty", "a host without network", "", false},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			if got := namesServer(test.text); got != test.want {
+				t.Errorf("got %t, want %t: %s", got, test.want, test.reason)
+			}
+		})
 	}
 }

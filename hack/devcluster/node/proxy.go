@@ -29,4 +29,4 @@ func (c Config) proxyConfig() ([]byte, error) {
 }
 
 // ProxyArgs returns kube-proxy's command line.
-func (c Config) ProxyArgs() []string { return []string{"--config=" + c.path(fileProxy)} }
+func (c Config) ProxyArgs() []string { return []string{"--config=" + c.ProxyFile()} }
