@@ -127,7 +127,6 @@ func schedulerConfig(cfg Config, info Info) scheduler.Config {
 		CapacityTokens:     info.MaxTotalNumTokens,
 		ContextLength:      info.ContextLength,
 		VocabSize:          info.VocabSize,
-		NumLayers:          info.NumLayers,
 		EOS:                info.EOSTokenIDs,
 		MaxRunning:         info.MaxRunningRequests,
 		MaxRunningUnderSLO: info.MaxRunningRequestsUnderSLO,

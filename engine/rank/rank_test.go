@@ -29,6 +29,9 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if len(os.Args) > 2 && os.Args[1] == "parent" {
+		playParent(os.Args[2])
+	}
 	goleak.VerifyTestMain(m)
 }
 

@@ -52,7 +52,6 @@ type Config struct {
 	CapacityTokens int // of the KV pool, rounded down to pages
 	ContextLength  int // most tokens of a sequence, prompt and answer
 	VocabSize      int
-	NumLayers      int
 	EOS            []int32 // the model's end tokens, may be empty
 
 	MaxRunning         int // sequences that hold a place in the batch
@@ -78,7 +77,7 @@ func (c Config) validate() error {
 		v    int
 	}{
 		{"page size", c.PageSize}, {"capacity", c.CapacityTokens}, {"context length", c.ContextLength},
-		{"vocabulary size", c.VocabSize}, {"number of layers", c.NumLayers}, {"maximum of running requests", c.MaxRunning},
+		{"vocabulary size", c.VocabSize}, {"maximum of running requests", c.MaxRunning},
 		{"maximum of running requests under SLO", c.MaxRunningUnderSLO}, {"maximum of prefill tokens", c.MaxPrefillTokens},
 		{"decode interval", c.DecodeInterval},
 	} {

@@ -200,6 +200,9 @@ func (s *Scheduler) judge(q *sequence) (outcome request.Outcome, message string)
 	case s.cfg.MaxQueued > 0 && s.queued() >= s.cfg.MaxQueued:
 		return request.OutcomeRefused, fmt.Sprintf("the queue is full (%d requests): try again later", s.cfg.MaxQueued)
 	}
+	if t := q.req.Sampling.Temperature; t != t {
+		return request.OutcomeInternal, "temperature is not a number: give 0 or more"
+	}
 	for i, id := range q.req.PromptIDs {
 		if id < 0 || int(id) >= s.cfg.VocabSize {
 			return request.OutcomeInternal, fmt.Sprintf("input_ids[%d] is %d: token ids of this model are 0 to %d", i, id, s.cfg.VocabSize-1)

@@ -14,7 +14,7 @@ func (s *Scheduler) ends(q *sequence) (f request.Finish, ended bool) {
 	if q.generated() >= p.MinNewTokens {
 		token := q.tokens[len(q.tokens)-1]
 		if !p.IgnoreEOS && slices.Contains(s.cfg.EOS, token) || slices.Contains(p.StopTokenIDs, token) {
-			return request.Finish{Type: request.FinishStop, Outcome: request.OutcomeStop, MatchedToken: &token}, true
+			return request.Finish{Type: request.FinishStop, Outcome: request.OutcomeStop, MatchedToken: new(token)}, true
 		}
 		if stop := matchStop(s.deps.Decoder, q.tokens[q.prompt:], p.Stop); stop != "" {
 			return request.Finish{Type: request.FinishStop, Outcome: request.OutcomeStop, MatchedStop: stop}, true
