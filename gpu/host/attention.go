@@ -27,6 +27,13 @@ type scratch struct {
 	top     []float32 // [queryTile*group]: largest score so far
 	weight  []float32 // [queryTile*group]: sum of exp(score - top)
 	scores  [keyBlock]float32
+	runs    []run // of the block
+}
+
+// run is the keys and values of a block that are in one page: positions [from, to) of the block.
+type run struct {
+	from, to     int
+	keys, values []float32 // [to-from, kvHeads, headDim], from the head on
 }
 
 // scratches lends scratch memory to the goroutines of the pool.
@@ -110,34 +117,11 @@ func (o *ops) attend(c *scratch, dst, q, kv gpu.Tensor, at gpu.Paged, scale floa
 	}
 
 	for block := 0; block <= last; block += keyBlock {
+		c.findRuns(kv, at, table, kvHead, block, min(keyBlock, last+1-block))
 		for i := range queries {
 			keys := min(keyBlock, int(positions[t.from+i/group])+1-block)
-			if keys <= 0 {
-				continue
-			}
-			scores := c.scores[:keys]
-			for p := 0; p < keys; {
-				run := min(keys-p, at.PageSize-(block+p)%at.PageSize)
-				page := ram.Row(kv, int(table[(block+p)/at.PageSize]))
-				o.k.dots(scores[p:p+run], c.queries[i*at.HeadDim:(i+1)*at.HeadDim],
-					page[(block+p)%at.PageSize*slot+kvHead*at.HeadDim:], slot)
-				p += run
-			}
-			sums := c.sums[i*at.HeadDim : (i+1)*at.HeadDim]
-			if m := largest(scores); m > c.top[i] {
-				shrink := exp(c.top[i] - m)
-				c.weight[i] *= shrink
-				for d := range sums {
-					sums[d] *= shrink
-				}
-				c.top[i] = m
-			}
-			c.weight[i] += o.k.expSum(scores, c.top[i])
-			for p := 0; p < keys; {
-				run := min(keys-p, at.PageSize-(block+p)%at.PageSize)
-				page := ram.Row(kv, int(table[(block+p)/at.PageSize]))
-				o.k.mix(sums, scores[p:p+run], page[(at.PageSize+(block+p)%at.PageSize)*slot+kvHead*at.HeadDim:], slot)
-				p += run
+			if keys > 0 {
+				c.absorb(&o.k, i, keys, at.HeadDim, slot)
 			}
 		}
 	}
@@ -148,5 +132,49 @@ func (o *ops) attend(c *scratch, dst, q, kv gpu.Tensor, at gpu.Paged, scale floa
 			query := (i-t.from)*group + d/at.HeadDim
 			out[d] = c.sums[(i-t.from)*width+d] / c.weight[query]
 		}
+	}
+}
+
+// findRuns finds the pages of positions [block, block+n).
+func (c *scratch) findRuns(kv gpu.Tensor, at gpu.Paged, table []int32, kvHead, block, n int) {
+	slot := at.KVHeads * at.HeadDim
+	c.runs = c.runs[:0]
+	for from := 0; from < n; {
+		first := (block + from) % at.PageSize // in the page
+		to := min(n, from+at.PageSize-first)
+		page := ram.Row(kv, int(table[(block+from)/at.PageSize]))
+		c.runs = append(c.runs, run{
+			from: from, to: to,
+			keys:   page[first*slot+kvHead*at.HeadDim:],
+			values: page[(at.PageSize+first)*slot+kvHead*at.HeadDim:],
+		})
+		from = to
+	}
+}
+
+// absorb takes the first keys of the block into the running softmax of a query.
+func (c *scratch) absorb(k *kernels, query, keys, headDim, slot int) {
+	q, sums := c.queries[query*headDim:(query+1)*headDim], c.sums[query*headDim:(query+1)*headDim]
+	scores := c.scores[:keys]
+	for _, r := range c.runs {
+		if r.from >= keys {
+			break
+		}
+		k.dots(scores[r.from:min(r.to, keys)], q, r.keys, slot)
+	}
+	if m := largest(scores); m > c.top[query] {
+		shrink := exp(c.top[query] - m)
+		c.weight[query] *= shrink
+		for d := range sums {
+			sums[d] *= shrink
+		}
+		c.top[query] = m
+	}
+	c.weight[query] += k.expSum(scores, c.top[query])
+	for _, r := range c.runs {
+		if r.from >= keys {
+			break
+		}
+		k.mix(sums, scores[r.from:min(r.to, keys)], r.values, slot)
 	}
 }
