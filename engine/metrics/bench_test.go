@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"net/http/httptest"
 	"strconv"
 	"testing"
 
@@ -88,10 +89,21 @@ func BenchmarkScrape(b *testing.B) {
 		fill(m, f, ledger.Decode)
 	}
 	g := newGatherer(b, dir)
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := g.Gather(); err != nil {
-			b.Fatal(err)
+	b.Run("merge", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if _, err := g.Gather(); err != nil {
+				b.Fatal(err)
+			}
 		}
-	}
+	})
+	handler := Handler(g)
+	b.Run("text", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+			b.SetBytes(int64(w.Body.Len()))
+		}
+	})
 }

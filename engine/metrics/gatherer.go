@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"io/fs"
+	"maps"
 	"math"
 	nethttp "net/http"
 	"os"
@@ -27,6 +28,7 @@ type Gatherer struct {
 	mu      sync.Mutex
 	readers map[string]*reader // by file name; nil for a file that can't be read, which was counted
 	merged  map[string]*mergedSeries
+	sorted  []*mergedSeries // of merged, by family name and labels; nil when one was added
 	faults  map[fault]float64
 }
 
@@ -179,6 +181,7 @@ func (g *Gatherer) merge(r *reader, lives bool) {
 		if m == nil {
 			m = newMerged(s)
 			g.merged[s.key] = m
+			g.sorted = nil
 		}
 		f := fault("")
 		switch s.family.Kind {
@@ -255,36 +258,37 @@ func (m *mergedSeries) addHistogram(r *reader, s *storedSeries) fault {
 	return ""
 }
 
-// families turns the merged series into the exposition's types.
+// families turns the merged series into the exposition's types, sorted by name and labels.
 func (g *Gatherer) families(alive, stores int) []*dto.MetricFamily {
-	byFamily := make(map[*Family]*dto.MetricFamily, len(families))
-	add := func(f *Family, m *dto.Metric) {
-		out := byFamily[f]
-		if out == nil {
-			out = &dto.MetricFamily{Name: &f.Name, Help: &f.Help, Type: dtoType(f.Kind).Enum()}
-			byFamily[f] = out
-		}
-		out.Metric = append(out.Metric, m)
+	if g.sorted == nil {
+		g.sorted = slices.SortedFunc(maps.Values(g.merged), func(a, b *mergedSeries) int {
+			return cmp.Or(cmp.Compare(a.family.Name, b.family.Name), comparePairs(a.pairs, b.pairs))
+		})
 	}
-	for _, m := range g.merged {
+	var out []*dto.MetricFamily
+	add := func(f *Family, m *dto.Metric) {
+		if len(out) == 0 || out[len(out)-1].Name != &f.Name {
+			out = append(out, &dto.MetricFamily{Name: &f.Name, Help: &f.Help, Type: dtoType(f.Kind).Enum()})
+		}
+		last := out[len(out)-1]
+		last.Metric = append(last.Metric, m)
+	}
+	for _, m := range g.sorted {
 		if m.seen {
 			add(m.family, m.metric())
 		}
 	}
-	reason, state := storeFaults.Labels[0], storeProcesses.Labels[0]
-	for f, n := range g.faults {
-		add(storeFaults, &dto.Metric{Label: []*dto.LabelPair{{Name: &reason, Value: (*string)(&f)}}, Counter: &dto.Counter{Value: &n}})
+	// The names of the store's own families come after those of the others.
+	pair := func(f *Family, value string) []*dto.LabelPair {
+		return []*dto.LabelPair{{Name: &f.Labels[0], Value: &value}}
 	}
-	for name, n := range map[string]float64{"alive": float64(alive), "ended": float64(stores - alive)} {
-		add(storeProcesses, &dto.Metric{Label: []*dto.LabelPair{{Name: &state, Value: &name}}, Gauge: &dto.Gauge{Value: &n}})
+	for _, f := range slices.Sorted(slices.Values(faults)) {
+		n := g.faults[f]
+		add(storeFaults, &dto.Metric{Label: pair(storeFaults, string(f)), Counter: &dto.Counter{Value: &n}})
 	}
-
-	out := make([]*dto.MetricFamily, 0, len(byFamily))
-	for _, f := range byFamily {
-		slices.SortFunc(f.Metric, func(a, b *dto.Metric) int { return comparePairs(a.Label, b.Label) })
-		out = append(out, f)
-	}
-	slices.SortFunc(out, func(a, b *dto.MetricFamily) int { return cmp.Compare(a.GetName(), b.GetName()) })
+	living, ended := float64(alive), float64(stores-alive)
+	add(storeProcesses, &dto.Metric{Label: pair(storeProcesses, "alive"), Gauge: &dto.Gauge{Value: &living}})
+	add(storeProcesses, &dto.Metric{Label: pair(storeProcesses, "ended"), Gauge: &dto.Gauge{Value: &ended}})
 	return out
 }
 
