@@ -10,7 +10,7 @@ import (
 // A store is one file per process: a header, then segments. Every number is 8-aligned and in the machine's byte order; a
 // store is read on the machine that writes it.
 //
-//	header     [headerBytes]  magic, version, pid, process start, segment size, used, name of the process
+//	header     [headerBytes]  magic, version, pid, process start, segment size, used, pid namespace, name of the process
 //	segment    [segmentBytes] records, one after the other, the last one padding
 //	record     size uint32 · kind uint32 · meta bytes uint32 · bounds uint32 · meta, padded to 8 · values
 //	meta       name and label pairs sorted by label name, each as length uint16 and bytes
@@ -33,7 +33,8 @@ const (
 	offStart   = 24 // start of the process in clock ticks since boot
 	offSegment = 32 // bytes of a segment
 	offUsed    = 40
-	offName    = 48 // length uint16 and bytes
+	offSpace   = 48 // inode of the process-id namespace that the id is of
+	offName    = 56 // length uint16 and bytes
 	maxName    = 255
 
 	kindPadding = uint32(255)

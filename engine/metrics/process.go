@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+
+	"golang.org/x/sys/unix"
 )
 
 // processStart gives when a process started, in clock ticks since boot. ok is false when it doesn't exist or has ended
@@ -26,4 +28,13 @@ func processStart(pid int) (ticks uint64, ok bool) {
 	}
 	ticks, err = strconv.ParseUint(string(fields[start]), 10, 64)
 	return ticks, err == nil
+}
+
+// processSpace names the namespace that this process's ids are of: two containers may have processes of equal ids.
+func processSpace() (inode uint64, err error) {
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/self/ns/pid", &st); err != nil {
+		return 0, err
+	}
+	return st.Ino, nil
 }

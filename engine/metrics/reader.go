@@ -44,6 +44,7 @@ func (e *faultError) Unwrap() error { return e.err }
 type process struct {
 	pid   int
 	start uint64
+	space uint64
 }
 
 // alive reports whether the process that wrote the store lives.
@@ -92,7 +93,7 @@ func openReader(path string, onFault func(fault)) (r *reader, err error) {
 		case word(h, offPID).Load() > math.MaxInt32:
 			return fmt.Errorf("process id %d", word(h, offPID).Load())
 		}
-		r.process = process{pid: int(word(h, offPID).Load()), start: word(h, offStart).Load()}
+		r.process = process{pid: int(word(h, offPID).Load()), start: word(h, offStart).Load(), space: word(h, offSpace).Load()}
 		return nil
 	})
 	if err != nil {

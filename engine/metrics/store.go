@@ -18,21 +18,6 @@ import (
 // storeSuffix ends the file name of a store.
 const storeSuffix = ".metrics"
 
-// PrivateDir makes a fresh directory for the stores of one replica, readable by its user alone: inside base, which is
-// made when it doesn't exist, or inside the system's temporary directory when base is empty. The caller removes it.
-func PrivateDir(base string) (string, error) {
-	if base != "" {
-		if err := os.MkdirAll(base, 0o700); err != nil {
-			return "", fmt.Errorf("make metrics directory: %w", err)
-		}
-	}
-	dir, err := os.MkdirTemp(base, "sluice-metrics-")
-	if err != nil {
-		return "", fmt.Errorf("make metrics directory: %w", err)
-	}
-	return dir, nil
-}
-
 // Store is the metrics of one process, in a file that other processes read while it is written. An update is a few
 // atomic operations on mapped memory: no allocation, no system call, no lock.
 type Store struct {
@@ -86,10 +71,13 @@ func (s *Store) init(process string) error {
 	if !ok {
 		return fmt.Errorf("the start of process %d is not known: /proc is needed", os.Getpid())
 	}
+	space, err := processSpace()
+	if err != nil {
+		return err
+	}
 	if err := s.extend(0, headerBytes+segmentBytes); err != nil {
 		return err
 	}
-	var err error
 	if s.header, err = s.mapFile(0, headerBytes); err != nil {
 		return err
 	}
@@ -101,7 +89,7 @@ func (s *Store) init(process string) error {
 		at int
 		v  uint64
 	}{
-		{offVersion, version}, {offPID, uint64(os.Getpid())}, {offStart, start}, {offSegment, segmentBytes},
+		{offVersion, version}, {offPID, uint64(os.Getpid())}, {offStart, start}, {offSegment, segmentBytes}, {offSpace, space},
 		{offUsed, uint64(s.used)}, {offMagic, magic},
 	} {
 		word(s.header, w.at).Store(w.v)

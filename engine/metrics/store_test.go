@@ -327,6 +327,49 @@ func TestPrivateDir(t *testing.T) {
 	}
 }
 
+// What a killed engine left in the temporary directory goes when the next one starts; what may still be used stays.
+func TestPrivateDirSweeps(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	dir := func() string {
+		d, err := PrivateDir("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	left, half, live, empty, foreign := dir(), dir(), dir(), dir(), dir()
+	killed := startWriter(t, left)
+	killed.write(1)
+	other := startWriter(t, half)
+	other.write(1)
+	far := startWriter(t, foreign)
+	far.write(1)
+	startWriter(t, half).write(1)
+	startWriter(t, live).write(1)
+	killed.kill()
+	other.kill()
+	far.kill()
+	files, err := filepath.Glob(filepath.Join(foreign, "*"))
+	if err != nil || len(files) != 1 {
+		t.Fatal(files, err)
+	}
+	data, err := os.ReadFile(files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	data[offSpace]++ // another container's process: whether it lives can't be told from here
+	if err := os.WriteFile(files[0], data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	next := dir()
+	for path, want := range map[string]bool{left: false, half: true, live: true, empty: true, foreign: true, next: true} {
+		if _, err := os.Stat(path); (err == nil) != want {
+			t.Errorf("%s: %v, want it there: %v", path, err, want)
+		}
+	}
+}
+
 // A store that can't grow any more goes on without the new series.
 func TestClosedStore(t *testing.T) {
 	dir := t.TempDir()
