@@ -3,6 +3,7 @@ package proxy
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -66,6 +67,10 @@ func (a *answer) retryable() (reason RetryReason, ok bool) {
 		return RetryReset, true
 	}
 	switch a.resp.StatusCode {
+	case http.StatusInternalServerError:
+		if a.lost() {
+			return RetryReset, true
+		}
 	case http.StatusBadGateway, http.StatusGatewayTimeout:
 		return RetryTransfer, true
 	case http.StatusServiceUnavailable:
@@ -73,6 +78,22 @@ func (a *answer) retryable() (reason RetryReason, ok bool) {
 	}
 	return "", false
 }
+
+// lost reports whether the engine says that its rank died with the request: its process ends next.
+func (a *answer) lost() bool {
+	if a.resp.StatusCode != http.StatusInternalServerError {
+		return false
+	}
+	var body struct {
+		Error struct {
+			Code string `json:"code"`
+		} `json:"error"`
+	}
+	return json.Unmarshal(a.head, &body) == nil && body.Error.Code == "engine_failed"
+}
+
+// broken reports whether the engine is out of order, by silence or by its own word.
+func (a *answer) broken() bool { return a.err != nil || a.lost() }
 
 func (a *answer) good() bool { return a.err == nil && a.resp.StatusCode < 400 }
 

@@ -48,7 +48,7 @@ func (e *exchange) run(ctx context.Context, body []byte, l layout) *failure {
 		e.hearBoth(prefilled, decoded)
 	}
 	if e.decode != nil && e.decode.good() {
-		e.relayDecode(ctx, unlink, stopPrefill, prefilled)
+		e.relayDecode(ctx, pctx, unlink, stopPrefill, prefilled)
 		return nil
 	}
 	unlink()
@@ -68,11 +68,11 @@ func (e *exchange) run(ctx context.Context, body []byte, l layout) *failure {
 }
 
 // relayDecode streams the decode engine's answer and leaves the prefill engine a moment to end its own.
-func (e *exchange) relayDecode(ctx context.Context, unlink func() bool, stopPrefill context.CancelFunc, prefilled <-chan *answer) {
+func (e *exchange) relayDecode(ctx, pctx context.Context, unlink func() bool, stopPrefill context.CancelFunc, prefilled <-chan *answer) {
 	// Also when relay panics to break the client's connection.
 	defer func() {
-		if !unlink() || ctx.Err() != nil {
-			stopPrefill()
+		if !unlink() || e.c.outcome != OutcomeOK {
+			stopPrefill() // nobody needs its KV any more
 		}
 		if e.prefill != nil {
 			stopPrefill()
@@ -91,7 +91,7 @@ func (e *exchange) relayDecode(ctx context.Context, unlink func() bool, stopPref
 			switch {
 			case a.err == nil:
 				e.lease.Prefill.Done(fleet.Succeeded)
-			case ctx.Err() == nil:
+			case e.c.outcome == OutcomeOK && pctx.Err() == nil:
 				e.lease.Prefill.Done(fleet.Failed)
 			default:
 				e.lease.Prefill.Done(fleet.Unknown)
@@ -164,7 +164,7 @@ func (e *exchange) verdict(ctx context.Context) *failure {
 	f := &failure{answer: sides[0].answer, again: true}
 	f.reason, _ = sides[0].answer.retryable()
 	for _, s := range sides {
-		if s.answer.err != nil {
+		if s.answer.broken() {
 			s.use.Done(fleet.Failed)
 			f.answer, f.avoid = s.answer, func(a *fleet.Avoid) { a.Engine(s.use) }
 			f.reason, _ = s.answer.retryable()

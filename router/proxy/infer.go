@@ -60,9 +60,9 @@ func (p *Proxy) infer(c *call) {
 	}
 }
 
-// patience is how long to wait for engines. After an engine's own answer there is no waiting: its answer will do.
+// patience is how long to wait for engines. After the answer of a living engine there is no waiting: it will do.
 func (p *Proxy) patience(last *failure) time.Duration {
-	if last != nil && last.answer.resp != nil {
+	if last != nil && !last.answer.broken() {
 		return 0
 	}
 	return p.cfg.QueueTimeout
