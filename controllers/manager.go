@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
@@ -25,7 +26,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/sluice-dev/sluice/api/v1alpha1"
@@ -72,6 +72,8 @@ type Config struct {
 
 	Log   logr.Logger
 	Clock clock.Clock
+	// Registry takes the operator's own series.
+	Registry prometheus.Registerer
 }
 
 // Validate names the field that cannot be, with the remedy.
@@ -181,7 +183,7 @@ func cacheOptions(namespaces []string) cache.Options {
 
 func addPoller(mgr manager.Manager, operator Config) (*observe.Store, error) {
 	store := observe.NewStore(operator.Clock, operator.ObserveInterval)
-	series, err := observe.NewMetrics(metrics.Registry, store, operator.Clock)
+	series, err := observe.NewMetrics(operator.Registry, store, operator.Clock)
 	if err != nil {
 		return nil, fmt.Errorf("register the poller's series: %w", err)
 	}

@@ -17,6 +17,7 @@ import (
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client/config"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/sluice-dev/sluice/controllers"
 	"github.com/sluice-dev/sluice/controllers/monitoring"
@@ -54,7 +55,8 @@ func command() *cobra.Command {
 			log := logr.FromSlogHandler(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
 			ctrl.SetLogger(log)
 			klog.SetLogger(log.WithName("client-go"))
-			operator.Log, operator.Clock, operator.MetricsAPI = log, clock.RealClock{}, !disableAPI
+			operator.Log, operator.Clock, operator.Registry = log, clock.RealClock{}, metrics.Registry
+			operator.MetricsAPI = !disableAPI
 			if err := operator.Validate(); err != nil {
 				return err
 			}

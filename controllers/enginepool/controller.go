@@ -27,7 +27,7 @@ import (
 )
 
 // +kubebuilder:rbac:groups=inference.sluice.dev,resources=enginepools,verbs=get;list;watch
-// +kubebuilder:rbac:groups=inference.sluice.dev,resources=enginepools/status,verbs=patch
+// +kubebuilder:rbac:groups=inference.sluice.dev,resources=enginepools/status,verbs=update
 // +kubebuilder:rbac:groups=inference.sluice.dev,resources=enginepools/finalizers,verbs=update
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=autoscaling,resources=horizontalpodautoscalers,verbs=get;list;watch;create;update;delete

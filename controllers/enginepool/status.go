@@ -41,7 +41,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, step *step) (again time.Du
 			return sooner(again, wait), nil
 		}
 	}
-	err = r.Client.Status().Patch(ctx, pool, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	err = r.Client.Status().Update(ctx, pool)
 	if err != nil {
 		return again, client.IgnoreNotFound(fmt.Errorf("write the status of EnginePool %s: %w", client.ObjectKeyFromObject(pool), err))
 	}

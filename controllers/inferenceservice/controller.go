@@ -31,7 +31,7 @@ import (
 )
 
 // +kubebuilder:rbac:groups=inference.sluice.dev,resources=inferenceservices,verbs=get;list;watch
-// +kubebuilder:rbac:groups=inference.sluice.dev,resources=inferenceservices/status,verbs=patch
+// +kubebuilder:rbac:groups=inference.sluice.dev,resources=inferenceservices/status,verbs=update
 // +kubebuilder:rbac:groups=inference.sluice.dev,resources=inferenceservices/finalizers,verbs=update
 // +kubebuilder:rbac:groups=inference.sluice.dev,resources=enginepools,verbs=get;list;watch;create;update;delete
 // +kubebuilder:rbac:groups=apps,resources=deployments,verbs=get;list;watch;create;update

@@ -59,7 +59,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, step *step) (again time.Du
 			return wait, nil
 		}
 	}
-	err = r.Client.Status().Patch(ctx, service, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	err = r.Client.Status().Update(ctx, service)
 	if err != nil {
 		return 0, client.IgnoreNotFound(fmt.Errorf("write the status of InferenceService %s: %w", client.ObjectKeyFromObject(service), err))
 	}

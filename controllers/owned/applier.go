@@ -88,6 +88,7 @@ func (a Applier) Apply(ctx context.Context, want client.Object) (Outcome, error)
 	if err := checkOwner(kind, want, live); err != nil {
 		return Unchanged, err
 	}
+	want.SetCreationTimestamp(live.GetCreationTimestamp()) // an unset time differs from a set one
 	if live.GetAnnotations()[v1alpha1.AnnotationApplied] == hash && equality.Semantic.DeepDerivative(want, live) {
 		return Unchanged, nil
 	}
