@@ -9,6 +9,7 @@ import (
 // Mode is what a rank does in prefill-decode disaggregation.
 type Mode string
 
+// The modes.
 const (
 	ModeUnified Mode = ""        // prefill and decode both, no peer
 	ModePrefill Mode = "prefill" // computes prompts, answers after one token, sends KV

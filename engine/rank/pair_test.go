@@ -164,8 +164,8 @@ func TestPeerDies(t *testing.T) {
 			cfg.Disagg.BootstrapTimeout = 10 * time.Second
 			p := startPair(t, startKinds[1], cfg, 0)
 			var survivors []*Stream
-			for i := range 6 {
-				a, b := p.submit(newRequest(fmt.Sprint("r", i), prompt(300), 100))
+			for i := range 40 { // work for seconds, of which a moment is looked for
+				a, b := p.submit(newRequest(fmt.Sprint("r", i), prompt(300), 4))
 				if victim == "prefill" {
 					survivors = append(survivors, b)
 				} else {
@@ -179,7 +179,7 @@ func TestPeerDies(t *testing.T) {
 			ctx := waiting(t)
 			for { // until KV is on its way and all peers have met
 				l := p.load(p.decode)
-				if n := l.Disaggregation.DecodeTransferQueueReqs; n > 0 && n+l.Queues.PreallocReady+l.NumRunningReqs == len(survivors) {
+				if pd := l.Disaggregation; pd.DecodeTransferQueueReqs > 0 && pd.DecodePreallocQueueReqs == l.Queues.PreallocReady {
 					break
 				}
 				if ctx.Err() != nil {

@@ -111,3 +111,26 @@ func TestTail(t *testing.T) {
 		t.Errorf("a long line is kept as %d lines", len(got))
 	}
 }
+
+func TestTailKeepsWhatMatters(t *testing.T) {
+	tests := []struct {
+		name, reason, text string
+		want               []string
+	}{
+		{name: "log", reason: "an orderly log says nothing about a death", text: "time=1 level=INFO msg=a\ntime=1 level=WARN msg=b\n"},
+		{name: "error", reason: "an error may", text: "time=1 level=ERROR msg=a\n", want: []string{"time=1 level=ERROR msg=a"}},
+		{name: "panic", reason: "its beginning counts, not its stacks",
+			text: "before\npanic: oh\n\ngoroutine 1\n1\n2\n3\n4\n5\n6\n7\n8\n", want: []string{"panic: oh", "goroutine 1", "1", "2", "3", "4", "5", "6"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newTailWriter(io.Discard)
+			if _, err := io.WriteString(w, tt.text); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, w.tail()); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", tt.reason, diff)
+			}
+		})
+	}
+}

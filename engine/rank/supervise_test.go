@@ -57,7 +57,7 @@ func TestParentDies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Close(fd) //nolint:errcheck // a descriptor that was only polled
+	defer unix.Close(fd)
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}

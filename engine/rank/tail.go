@@ -3,6 +3,7 @@ package rank
 import (
 	"bytes"
 	"io"
+	"strings"
 	"sync"
 )
 
@@ -11,13 +12,15 @@ const (
 	tailLineBytes = 400
 )
 
-// tailWriter passes a child's standard error on and remembers its last lines, for the error that names its death.
+// tailWriter passes a child's standard error on and remembers what may say why it died: the last lines, without those of
+// an orderly log; of a panic its beginning, not the end of its stacks.
 type tailWriter struct {
 	to io.Writer
 
-	mu    sync.Mutex
-	lines []string // complete ones, at most tailLines
-	open  []byte   // the line that has no end yet, at most tailLineBytes of it
+	mu     sync.Mutex
+	lines  []string // complete ones, at most tailLines
+	open   []byte   // the line that has no end yet, at most tailLineBytes of it
+	frozen bool     // lines begins with a panic: no later line pushes it out
 }
 
 func newTailWriter(to io.Writer) *tailWriter { return &tailWriter{to: to} }
@@ -41,11 +44,22 @@ func (t *tailWriter) Write(p []byte) (int, error) {
 }
 
 func (t *tailWriter) endLine() {
-	if len(t.open) > 0 {
-		t.lines = append(t.lines, string(t.open))
+	line := string(t.open)
+	t.open = t.open[:0]
+	if !t.frozen && (strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ")) {
+		t.lines, t.frozen = nil, true
+	}
+	switch {
+	case line == "" || orderly(line) || t.frozen && len(t.lines) == tailLines:
+	default:
+		t.lines = append(t.lines, line)
 		t.lines = t.lines[max(0, len(t.lines)-tailLines):]
 	}
-	t.open = t.open[:0]
+}
+
+// orderly reports whether a line is the log of something that is no error.
+func orderly(line string) bool {
+	return strings.HasPrefix(line, "time=") && !strings.Contains(line, " level=ERROR ")
 }
 
 // tail gives the last lines, oldest first.
@@ -53,7 +67,7 @@ func (t *tailWriter) tail() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	lines := append([]string(nil), t.lines...)
-	if len(t.open) > 0 {
+	if len(t.open) > 0 && !t.frozen {
 		lines = append(lines, string(t.open))
 	}
 	return lines

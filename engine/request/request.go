@@ -64,17 +64,18 @@ type Output struct {
 type FinishType string
 
 const (
-	// FinishStop: an end token, a stop token or a stop string.
+	// FinishStop is the type of an answer that ended at an end token, a stop token or a stop string.
 	FinishStop FinishType = "stop"
-	// FinishLength: MaxNewTokens or the context length was reached.
+	// FinishLength is the type of an answer that reached MaxNewTokens or the context length.
 	FinishLength FinishType = "length"
-	// FinishAbort: everything else; Outcome and Err say what.
+	// FinishAbort is the type of everything else; Outcome and Message say what.
 	FinishAbort FinishType = "abort"
 )
 
 // Outcome is how a request ended. Every request ends in exactly one.
 type Outcome string
 
+// The outcomes.
 const (
 	OutcomeStop            Outcome = "stop"
 	OutcomeLength          Outcome = "length"

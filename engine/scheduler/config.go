@@ -12,6 +12,7 @@ import (
 // Role is the part of a request's path that a scheduler has.
 type Role uint8
 
+// The roles.
 const (
 	Unified Role = iota // prefill and decode
 	Prefill             // prefill; the KV leaves with the first token

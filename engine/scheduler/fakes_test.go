@@ -292,24 +292,6 @@ func (r *room) failLocked(err error) {
 	}
 }
 
-// fail is the death of a peer.
-func (w *wire) fail(id int64, step disagg.State) {
-	w.mu.Lock()
-	w.rooms[id].failLocked(&disagg.Error{Step: step, Reason: disagg.ReasonPeerDied, Room: id, Err: errors.New("connection reset")})
-	w.mu.Unlock()
-	w.changed()
-}
-
-// settle lets an aborted room end.
-func (w *wire) settle(id int64) {
-	w.mu.Lock()
-	r := w.rooms[id]
-	r.lingering = false
-	r.failLocked(r.err)
-	w.mu.Unlock()
-	w.changed()
-}
-
 // end is one side of a room: 0 prefill, 1 decode.
 type end struct {
 	*room

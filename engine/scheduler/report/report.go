@@ -7,6 +7,7 @@ import "github.com/sluice-dev/sluice/engine/ledger"
 // Kind says what made the scheduler report.
 type Kind int
 
+// The kinds.
 const (
 	Prefill Kind = iota // a prefill batch was computed
 	Decode              // decode_log_interval decode steps were computed since the last one
