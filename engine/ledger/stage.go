@@ -9,42 +9,43 @@ const (
 	// StageNone is the zero value: the timeline has not started.
 	StageNone Stage = iota
 
-	// StageTokenize: from the request's arrival until its prompt is tokens.
+	// StageTokenize lasts from the request's arrival until its prompt is tokens.
 	StageTokenize
-	// StageAPIServerDispatch: from then until the rank has taken the request over.
+	// StageAPIServerDispatch lasts from then until the rank has taken the request over.
 	StageAPIServerDispatch
-	// StageAwaitOutput: from then until the first output batch. Not exposed.
+	// StageAwaitOutput lasts from then until the first output batch. Not exposed.
 	StageAwaitOutput
-	// StageStreamOutput: from the first output batch until the answer is complete. Not exposed.
+	// StageStreamOutput lasts from the first output batch until the answer is complete. Not exposed.
 	StageStreamOutput
 
-	// StageRequestProcess: from the scheduler's receipt until the waiting queue.
+	// StageRequestProcess lasts from the scheduler's receipt until the waiting queue.
 	StageRequestProcess
-	// StagePrefillWaiting: in the waiting queue of a unified or prefill engine. A retracted request comes back here.
+	// StagePrefillWaiting is spent in the waiting queue of a unified or prefill engine. A retracted request comes back here.
 	StagePrefillWaiting
-	// StagePrefillForward: from the first chunk of the prompt until its last token is computed. A request that needs one
+	// StagePrefillForward lasts from the first chunk of the prompt until its last token is computed. A request that needs one
 	// token only goes on to StageDecodeWaiting too, and from there to StageDone: straight to StageDone means cut short.
 	StagePrefillForward
-	// StageDecodeWaiting: unified: from prefill's end until the first decode step; decode: in the waiting queue.
+	// StageDecodeWaiting lasts from prefill's end until the first decode step (unified), or is spent in the waiting queue
+	// (decode).
 	StageDecodeWaiting
-	// StageDecodeForward: from the first decode step until completion or retraction.
+	// StageDecodeForward lasts from the first decode step until completion or retraction.
 	StageDecodeForward
 
-	// StagePrefillPrepare: from the scheduler's receipt until the bootstrap queue.
+	// StagePrefillPrepare lasts from the scheduler's receipt until the bootstrap queue.
 	StagePrefillPrepare
-	// StagePrefillBootstrap: until the decode engine has shaken hands.
+	// StagePrefillBootstrap lasts until the decode engine has shaken hands.
 	StagePrefillBootstrap
-	// StagePrefillTransferKVCache: from prefill's end until the decode engine has all KV.
+	// StagePrefillTransferKVCache lasts from prefill's end until the decode engine has all KV.
 	StagePrefillTransferKVCache
 
-	// StageDecodePrepare: from the scheduler's receipt until the prealloc queue.
+	// StageDecodePrepare lasts from the scheduler's receipt until the prealloc queue.
 	StageDecodePrepare
-	// StageDecodeBootstrap: in the prealloc queue: handshake, then waiting for pages.
+	// StageDecodeBootstrap is spent in the prealloc queue: handshake, then waiting for pages.
 	StageDecodeBootstrap
-	// StageDecodeTransferred: in the transfer queue: KV is arriving.
+	// StageDecodeTransferred is spent in the transfer queue: KV is arriving.
 	StageDecodeTransferred
 
-	// StageDone: the request has ended. Every stage may go here; nothing leads out.
+	// StageDone says that the request has ended. Every stage may go here; nothing leads out.
 	StageDone
 
 	// StageChunkedPrefill is a lap of StagePrefillForward: one chunk.
@@ -63,14 +64,14 @@ const (
 type Form uint8
 
 const (
-	// APIServer: tokenize → api_server_dispatch → await_output → stream_output → done.
+	// APIServer goes tokenize → api_server_dispatch → await_output → stream_output → done.
 	APIServer Form = iota
-	// Unified: request_process → prefill_waiting → prefill_forward → decode_waiting → decode_forward → done; a
+	// Unified goes request_process → prefill_waiting → prefill_forward → decode_waiting → decode_forward → done; a
 	// retraction goes back to prefill_waiting.
 	Unified
-	// Prefill: prefill_prepare → prefill_bootstrap → prefill_waiting → prefill_forward → prefill_transfer_kv_cache → done.
+	// Prefill goes prefill_prepare → prefill_bootstrap → prefill_waiting → prefill_forward → prefill_transfer_kv_cache → done.
 	Prefill
-	// Decode: decode_prepare → decode_bootstrap → decode_transferred → decode_waiting → decode_forward → done; a
+	// Decode goes decode_prepare → decode_bootstrap → decode_transferred → decode_waiting → decode_forward → done; a
 	// retraction goes back to decode_waiting.
 	Decode
 

@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	nethttp "net/http"
 	"net/http/httptest"
 	"strconv"
 	"testing"
@@ -102,7 +103,7 @@ func BenchmarkScrape(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
 			w := httptest.NewRecorder()
-			handler.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+			handler.ServeHTTP(w, httptest.NewRequest(nethttp.MethodGet, "/metrics", nil))
 			b.SetBytes(int64(w.Body.Len()))
 		}
 	})

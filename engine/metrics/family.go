@@ -5,6 +5,7 @@ import "slices"
 // Kind is the type of a family.
 type Kind uint8
 
+// The kinds.
 const (
 	Counter Kind = iota + 1
 	Gauge
@@ -41,6 +42,7 @@ func (m Merge) String() string { return [...]string{"sum", "mostrecent", "livesu
 // Source is who fills a family; it decides the labels that every series of the family has.
 type Source uint8
 
+// The sources, with the labels that each gives.
 const (
 	FromScheduler Source = iota // model_name, engine_type, tp_rank, pp_rank, moe_ep_rank, extra labels
 	FromFront                   // model_name, engine_type, custom labels, extra labels
@@ -53,6 +55,7 @@ func (s Source) String() string { return [...]string{"scheduler", "front", "http
 // Engines is a set of engine types.
 type Engines uint8
 
+// The engine types.
 const (
 	OnUnified Engines = 1 << iota
 	OnPrefill
@@ -78,6 +81,7 @@ func (e Engines) Has(engineType string) bool {
 // Reports is a set of kinds of scheduler report: which of them write a gauge. A gauge keeps its value at the others.
 type Reports uint8
 
+// The kinds of report.
 const (
 	OnPrefillReport Reports = 1 << iota
 	OnDecodeReport

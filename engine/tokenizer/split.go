@@ -39,11 +39,9 @@ func (p *patternSplitter) split(text string, emit func(string)) error {
 	// The matcher counts runes. Walk the text beside it, so that invalid bytes, one rune each, keep their bytes.
 	at, atRune := 0, 0
 	advance := func(toRune int) int {
-		end := at
 		for i := range text[at:] {
 			if atRune == toRune {
-				end = at + i
-				return end
+				return at + i
 			}
 			atRune++
 		}
