@@ -9,7 +9,6 @@ import (
 	"maps"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -88,8 +87,11 @@ func (a Applier) Apply(ctx context.Context, want client.Object) (Outcome, error)
 	if err := checkOwner(kind, want, live); err != nil {
 		return Unchanged, err
 	}
-	want.SetCreationTimestamp(live.GetCreationTimestamp()) // an unset time differs from a set one
-	if live.GetAnnotations()[v1alpha1.AnnotationApplied] == hash && equality.Semantic.DeepDerivative(want, live) {
+	same, err := covers(live, want)
+	if err != nil {
+		return Unchanged, err
+	}
+	if same && live.GetAnnotations()[v1alpha1.AnnotationApplied] == hash {
 		return Unchanged, nil
 	}
 	if err := a.Client.Update(ctx, merge(want, live)); err != nil {
