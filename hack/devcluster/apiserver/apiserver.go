@@ -116,7 +116,11 @@ func (s *Server) start(ctx context.Context, programs map[string]string, extraArg
 		s.processes = append(s.processes, running)
 		go func() {
 			<-running.Exited()
-			lost <- fmt.Errorf("%s ended (%v); the end of its log:\n%s", program.name, running.Err(), tail(log))
+			result := running.Err()
+			if result == nil {
+				result = errors.New("with status 0")
+			}
+			lost <- fmt.Errorf("%s ended: %w; the end of its log:\n%s", program.name, result, tail(log))
 		}()
 	}
 	return controlplane.WaitReady(ctx, s.Config, lost)

@@ -36,29 +36,35 @@ func (c *Cluster) Status(ctx context.Context) (Status, error) {
 	}
 	status := Status{Exists: true}
 	for _, name := range components() {
-		program := ProgramStatus{Name: name, Log: c.logPath(name)}
 		running, err := c.readRecord(name)
 		if err != nil {
 			return Status{}, err
 		}
+		program := ProgramStatus{Name: name, Log: c.logPath(name)}
 		if running.Alive() {
 			program.PID = running.PID
-		} else if status.Unready == nil {
-			status.Unready = fmt.Errorf("%s does not run", name)
 		}
 		status.Programs = append(status.Programs, program)
 	}
-	if status.Unready != nil {
-		return status, nil
+	status.Unready = c.unready(ctx, s, status.Programs)
+	return status, nil
+}
+
+// unready returns why the cluster cannot be used, or nil.
+func (c *Cluster) unready(ctx context.Context, s state, programs []ProgramStatus) error {
+	for _, program := range programs {
+		if program.PID == 0 {
+			return fmt.Errorf("%s does not run", program.Name)
+		}
 	}
 	client, err := adminClient(controlplane.Config{Dir: c.dir, Address: s.Address, Port: s.Port})
 	if err != nil {
-		return Status{}, err
+		return err
 	}
-	if status.Unready = controlplane.Ready(ctx, client); status.Unready == nil {
-		status.Unready = nodeReady(ctx, client, c.nodeName(), time.Time{})
+	if err := controlplane.Ready(ctx, client); err != nil {
+		return err
 	}
-	return status, nil
+	return nodeReady(ctx, client, c.nodeName(), time.Time{})
 }
 
 // Leaks lists every trace of the cluster on the host, its folder apart. A cluster that was removed has none.

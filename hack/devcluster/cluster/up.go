@@ -134,12 +134,12 @@ func (c *Cluster) start(ctx context.Context, programs map[string]string, host no
 	if err := c.waitNode(ctx, plane, since, slices.Concat(planePrograms, runtimePrograms, nodePrograms)); err != nil {
 		return existed, err
 	}
-	switch count := started + runtimeStarted + nodeStarted; {
-	case count == 0:
+	count := started + runtimeStarted + nodeStarted
+	if count == 0 {
 		c.logf("cluster %s is up", c.name)
-	default:
-		c.logf("cluster %s is up: %d programs started in %s", c.name, count, time.Since(begin).Round(100*time.Millisecond))
+		return existed, nil
 	}
+	c.logf("cluster %s is up: %d programs started in %s", c.name, count, time.Since(begin).Round(100*time.Millisecond))
 	return existed, nil
 }
 

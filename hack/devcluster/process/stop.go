@@ -72,15 +72,17 @@ func signalAndWait(ctx context.Context, fd int, signal unix.Signal) (gone bool, 
 	const slice = 50 * time.Millisecond
 	for {
 		// The descriptor becomes readable when the process ends. Wait in slices, so that ctx is seen.
-		ready, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(slice/time.Millisecond))
-		if err != nil && !errors.Is(err, unix.EINTR) {
-			return false, fmt.Errorf("wait for a process: %w", err)
+		ready, pollErr := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(slice/time.Millisecond))
+		if pollErr != nil && !errors.Is(pollErr, unix.EINTR) {
+			return false, fmt.Errorf("wait for a process: %w", pollErr)
 		}
 		if ready > 0 {
 			return true, nil
 		}
-		if ctx.Err() != nil {
+		select {
+		case <-ctx.Done():
 			return false, nil
+		default:
 		}
 	}
 }
