@@ -35,7 +35,8 @@ func (s *Scheduler) makeRoom(b batch) batch {
 	for s.pagesNeeded()*s.cfg.PageSize > s.pool.Stats().Allocatable() {
 		retract()
 	}
-	if n := s.cfg.TestRetractSteps; n > 0 && s.steps.decodeSteps%n == n-1 && retracted == 0 {
+	s.steps.decodePicks++
+	if n := s.cfg.TestRetractSteps; n > 0 && s.steps.decodePicks%n == 0 && retracted == 0 {
 		retract()
 	}
 	if retracted > 0 {

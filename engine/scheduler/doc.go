@@ -1,4 +1,19 @@
 // Package scheduler decides, step by step, which sequences run on a device and which pages they hold. One goroutine owns
-// all state (loop.go); others send messages. It moves token and page ids, never tensors, and never sees HTTP.
-// engine/rank builds and runs it, engine/runner implements Executor.
+// all state; others send messages (inbox.go) and read the published load. It moves token and page ids, never tensors, and
+// never sees HTTP. engine/rank builds and runs it, engine/runner implements Executor, engine/metrics listens to its
+// reports.
+//
+// Read loop.go first: the numbered step. Then, along a request's path:
+//
+//	scheduler.go  receives or refuses
+//	state.go      the states and every transition
+//	handover.go   queues of prefill and decode roles: bootstrap, prealloc, transfer
+//	prefill.go    picks prompts, whole or in chunks, within admission.go's budget
+//	decode.go     picks what runs, makes room for its tokens, retracts
+//	batch.go      the decision as a value, and its forward
+//	result.go     tokens, finishes, hand-overs; the only place that ends a request
+//	stop.go       when a token ends its request
+//	observe.go    reports; load.go: the load at any moment
+//
+// No decision depends on map order, wall time or floating point, so ranks that get the same messages decide the same.
 package scheduler

@@ -51,7 +51,8 @@ type held struct {
 
 // counters count since the start.
 type counters struct {
-	decodeSteps   int   // decode batches
+	decodePicks   int   // decode batches picked, also those that retraction emptied
+	decodeSteps   int   // decode batches computed
 	prefillTokens int64 // computed prompt tokens
 	prefillNanos  int64 // time in prefill batches
 	lastTransfer  report.KVTransfer

@@ -1,0 +1,114 @@
+package scheduler
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/sluice-dev/sluice/engine/ledger"
+	"github.com/sluice-dev/sluice/engine/ledger/ledgertest"
+	"github.com/sluice-dev/sluice/engine/request"
+	"github.com/sluice-dev/sluice/engine/scheduler/report"
+)
+
+func stillClock() ledger.Clock { return ledgertest.New() }
+
+// TestObservations: which samples a request's path leaves. Each stage once, the first wait once, whatever happens in
+// between; a request whose metrics are off leaves none but the tokens of its steps.
+func TestObservations(t *testing.T) {
+	type seen struct {
+		Stages    map[ledger.Stage]int
+		Queue     int
+		Realtime  [3]int
+		Transfers int
+	}
+	tests := []struct {
+		name, reason string
+		roles        []Role
+		change       func(*Config)
+		silent       bool
+		want         []seen
+	}{
+		{name: "unified", reason: "13 prompt tokens in chunks of 5: two laps, the rest belongs to the forward", roles: []Role{Unified},
+			want: []seen{{Stages: map[ledger.Stage]int{ledger.StageRequestProcess: 1, ledger.StagePrefillForward: 1, ledger.StageChunkedPrefill: 2}, Queue: 1, Realtime: [3]int{13, 0, 5}}}},
+		{name: "retracted", reason: "the second pass is no second sample; its tokens count again", roles: []Role{Unified},
+			change: func(c *Config) { c.TestRetractSteps = 3 },
+			want:   []seen{{Stages: map[ledger.Stage]int{ledger.StageRequestProcess: 1, ledger.StagePrefillForward: 1, ledger.StageChunkedPrefill: 5}, Queue: 1, Realtime: [3]int{29, 0, 4}}}},
+		{name: "silent", reason: "a health check is not counted", roles: []Role{Unified}, silent: true, want: []seen{{Realtime: [3]int{13, 0, 5}}}},
+		{name: "pair", reason: "each half has its stages", roles: []Role{Prefill, Decode},
+			want: []seen{
+				{Stages: map[ledger.Stage]int{ledger.StagePrefillBootstrap: 1, ledger.StagePrefillForward: 1, ledger.StageChunkedPrefill: 2, ledger.StagePrefillTransferKVCache: 1}, Queue: 1, Realtime: [3]int{13, 0, 0}, Transfers: 1},
+				{Stages: map[ledger.Stage]int{ledger.StageDecodePrepare: 1, ledger.StageDecodeBootstrap: 1, ledger.StageDecodeTransferred: 1, ledger.StageDecodeWaiting: 1, ledger.StageFakeOutput: 1}, Queue: 1, Realtime: [3]int{0, 0, 5}, Transfers: 1},
+			}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var cfgs []Config
+			for _, role := range tt.roles {
+				cfg := testConfig(role, 4, 64)
+				cfg.ChunkTokens = 5
+				if tt.change != nil {
+					tt.change(&cfg)
+				}
+				cfgs = append(cfgs, cfg)
+			}
+			r := newReplica(t, cfgs...)
+			sinks := r.submit(&request.Request{
+				RID: "a", PromptIDs: testPrompt(13, 1), LogMetrics: !tt.silent,
+				Sampling: request.Sampling{MaxNewTokens: 6, IgnoreEOS: true, Seed: new(int64(1))},
+			}, 1)
+			for _, sink := range sinks {
+				r.wait(sink)
+			}
+			r.end()
+			var got []seen
+			for _, said := range r.said {
+				got = append(got, seen{Stages: said.stages, Queue: said.queue, Realtime: said.realtime, Transfers: len(said.transfers)})
+			}
+			if diff := cmp.Diff(tt.want, got, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", tt.reason, diff)
+			}
+		})
+	}
+}
+
+// TestSnapshot: every field of a report has the value of its own source.
+func TestSnapshot(t *testing.T) {
+	clock := ledgertest.New()
+	said := newRecorder()
+	w := newWire(4)
+	w.auto = false
+	cfg := testConfig(Decode, 4, 100)
+	cfg.MaxRunning, cfg.MaxRunningUnderSLO = 8, 3
+	s, err := New(cfg, Deps{Executor: newTape(4), Clock: clock, Reporter: said, Decoder: letters{}, Log: quiet(), Receiver: wireReceiver{w}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for room := range int64(3) { // prompts of 5, 6 and 7 tokens
+		r := &request.Request{
+			RID: string(rune('a' + room)), PromptIDs: testPrompt(int(room)+5, 1), Bootstrap: &request.Bootstrap{Host: "h", Port: 1, Room: room + 1},
+			Sampling: request.Sampling{MaxNewTokens: 9},
+		}
+		if err := s.Submit(r, newSink()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.step(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	(&harness{t: t, s: s, wire: w, tape: newTape(4)}).command("room 1 pages")
+	clock.Advance(time.Second)
+	if _, err := s.step(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	want := report.Snapshot{
+		Kind: report.Idle, NumUsedTokens: 8, KVAvailableTokens: 92, KVUsedTokens: 8, MaxTotalNumTokens: 100, TokenUsage: 0.08, FullUsage: 0.08,
+		Utilization: 0.08 / 0.9, NumDecodePreallocQueueReqs: 2, NumDecodeTransferQueueReqs: 1, MaxRunningRequestsUnderSLO: 3, MaxRunningRequests: 8,
+		PendingPreallocTokenUsage: 0.13,
+	}
+	if diff := cmp.Diff(want, said.snapshots[len(said.snapshots)-1]); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
