@@ -13,6 +13,7 @@ import (
 	"github.com/go-logr/logr"
 	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	aggregatorclient "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset/typed/apiregistration/v1"
@@ -287,6 +288,10 @@ func (s *MetricsServer) build(ctx context.Context, listener net.Listener) (*gene
 	config.EnableIndex = false
 	config.EnableProfiling = false
 	config.EnableMetrics = false
+	// Not the check of klog's flush, which starts a goroutine that never ends.
+	for _, checks := range []*[]healthz.HealthChecker{&config.HealthzChecks, &config.LivezChecks, &config.ReadyzChecks} {
+		*checks = []healthz.HealthChecker{healthz.PingHealthz}
+	}
 
 	definitions := func(ref openapicommon.ReferenceCallback) map[string]openapicommon.OpenAPIDefinition {
 		all := generatedcore.GetOpenAPIDefinitions(ref)

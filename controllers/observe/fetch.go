@@ -91,45 +91,53 @@ func transportOutcome(err error) outcome {
 	return outcomeConnect
 }
 
+// rankAnswer is a rank's load in which fields that must not be taken for 0 when they are missing can be told from 0: they
+// hide those of the embedded load.
+type rankAnswer struct {
+	loads.Load
+	DPRank      *int     `json:"dp_rank"`
+	Running     *int     `json:"num_running_reqs"`
+	Waiting     *int     `json:"num_waiting_reqs"`
+	TokenUsage  *float64 `json:"token_usage"`
+	Throughput  *float64 `json:"gen_throughput"`
+	Utilization *float64 `json:"utilization"`
+}
+
 // parse reads the body of /v1/loads. A field that drained checks and sums rest on must be there and not negative; a
 // ratio that is missing or null becomes NaN, which is never a number.
 func parse(body []byte) ([]loads.Load, error) {
-	var response loads.Response
-	if err := json.Unmarshal(body, &response); err != nil {
+	var answer struct {
+		Loads []rankAnswer `json:"loads"`
+	}
+	if err := json.Unmarshal(body, &answer); err != nil {
 		return nil, fmt.Errorf("read the answer: %w", err)
 	}
-	var presence struct {
-		Loads []struct {
-			DPRank      *int     `json:"dp_rank"`
-			Running     *int     `json:"num_running_reqs"`
-			Waiting     *int     `json:"num_waiting_reqs"`
-			TokenUsage  *float64 `json:"token_usage"`
-			Throughput  *float64 `json:"gen_throughput"`
-			Utilization *float64 `json:"utilization"`
-		} `json:"loads"`
-	}
-	if err := json.Unmarshal(body, &presence); err != nil {
-		return nil, fmt.Errorf("read the answer: %w", err)
-	}
-	ranks := response.Loads
-	if len(ranks) == 0 {
+	if len(answer.Loads) == 0 {
 		return nil, errors.New("loads is empty, want one entry per DP rank")
 	}
-	if len(ranks) > maxRanks {
-		return nil, fmt.Errorf("loads has %d entries, want at most %d", len(ranks), maxRanks)
+	if len(answer.Loads) > maxRanks {
+		return nil, fmt.Errorf("loads has %d entries, want at most %d", len(answer.Loads), maxRanks)
 	}
+	ranks := make([]loads.Load, len(answer.Loads))
 	for i := range ranks {
-		has := presence.Loads[i]
+		has := answer.Loads[i]
+		ranks[i] = has.Load
 		for _, field := range []struct {
-			name  string
-			value *int
-		}{{"dp_rank", has.DPRank}, {"num_running_reqs", has.Running}, {"num_waiting_reqs", has.Waiting}} {
-			if field.value == nil {
+			name string
+			seen *int
+			to   *int
+		}{
+			{"dp_rank", has.DPRank, &ranks[i].DPRank},
+			{"num_running_reqs", has.Running, &ranks[i].NumRunningReqs},
+			{"num_waiting_reqs", has.Waiting, &ranks[i].NumWaitingReqs},
+		} {
+			if field.seen == nil {
 				return nil, fmt.Errorf("loads[%d].%s is missing", i, field.name)
 			}
-			if *field.value < 0 || *field.value > maxNumber {
-				return nil, fmt.Errorf("loads[%d].%s is %d, want 0 to %.0f", i, field.name, *field.value, maxNumber)
+			if *field.seen < 0 || *field.seen > maxNumber {
+				return nil, fmt.Errorf("loads[%d].%s is %d, want 0 to %.0f", i, field.name, *field.seen, maxNumber)
 			}
+			*field.to = *field.seen
 		}
 		if section := badQueue(ranks[i]); section != "" {
 			return nil, fmt.Errorf("loads[%d].%s has a queue that is negative or above %.0f", i, section, maxNumber)
@@ -138,8 +146,9 @@ func parse(body []byte) ([]loads.Load, error) {
 			seen *float64
 			to   *float64
 		}{{has.TokenUsage, &ranks[i].TokenUsage}, {has.Throughput, &ranks[i].GenThroughput}, {has.Utilization, &ranks[i].Utilization}} {
-			if ratio.seen == nil {
-				*ratio.to = math.NaN()
+			*ratio.to = math.NaN()
+			if ratio.seen != nil {
+				*ratio.to = *ratio.seen
 			}
 		}
 	}

@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"bytes"
 	"fmt"
 	"strconv"
 	"time"
@@ -114,28 +115,31 @@ func SameLoad(a, b *v1alpha1.PoolLoad) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
-	x, y := *a, *b
-	x.SampleTime, y.SampleTime = nil, nil
-	return digestLoad(&x) == digestLoad(&y)
+	return bytes.Equal(appendLoad(nil, a), appendLoad(nil, b))
 }
 
-func digestLoad(l *v1alpha1.PoolLoad) string {
-	s := func(s *v1alpha1.Spread) v1alpha1.Spread {
-		if s == nil {
-			return v1alpha1.Spread{}
+// appendLoad writes everything but the time of the samples, each field with an end, so that equal texts are equal loads.
+func appendLoad(text []byte, l *v1alpha1.PoolLoad) []byte {
+	spread := func(s *v1alpha1.Spread) {
+		if s != nil {
+			for _, value := range []string{s.Min, s.Mean, s.Max, s.MaxAt} {
+				text = append(append(text, value...), ' ')
+			}
 		}
-		return *s
+		text = append(text, ';')
 	}
-	n := func(n *int64) string {
-		if n == nil {
-			return "-"
+	spread(l.Utilization)
+	spread(l.TokenUsage)
+	for _, queue := range []*int64{l.PrefillBootstrapQueue, l.PrefillInflightQueue, l.DecodePreallocQueue, l.DecodeTransferQueue, l.DecodeRetractedQueue} {
+		if queue != nil {
+			text = strconv.AppendInt(text, *queue, 10)
 		}
-		return strconv.FormatInt(*n, 10)
+		text = append(text, ';')
 	}
-	return fmt.Sprint(s(l.Utilization), s(l.TokenUsage), l.RunningRequests, l.WaitingRequests,
-		n(l.PrefillBootstrapQueue), n(l.PrefillInflightQueue),
-		n(l.DecodePreallocQueue), n(l.DecodeTransferQueue), n(l.DecodeRetractedQueue),
-		l.GenThroughput, l.Ranks, l.ExpectedRanks)
+	for _, count := range []int64{l.RunningRequests, l.WaitingRequests, int64(l.Ranks), int64(l.ExpectedRanks)} {
+		text = append(strconv.AppendInt(text, count, 10), ';')
+	}
+	return append(text, l.GenThroughput...)
 }
 
 // missingRanks keeps the order of expected.

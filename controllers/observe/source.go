@@ -2,8 +2,7 @@ package observe
 
 import (
 	"context"
-	"fmt"
-	"strings"
+	"strconv"
 	"sync"
 	"time"
 
@@ -104,16 +103,18 @@ func (s *Store) digestLocked(pool types.NamespacedName, now time.Time) string {
 		return ""
 	}
 	sample := s.poolLocked(pool)
-	var b strings.Builder
+	text := make([]byte, 0, 256)
 	for _, p := range sample.Pods {
-		fmt.Fprintf(&b, "%s %t %d", p.Name, p.Fresh(now, s.freshFor), len(p.Ranks))
+		text = append(append(text, p.Name...), ' ')
+		text = strconv.AppendBool(text, p.Fresh(now, s.freshFor))
+		text = strconv.AppendInt(append(text, ' '), int64(len(p.Ranks)), 10)
 		if p.Draining {
-			fmt.Fprintf(&b, " idle polls %d", len(members[p.Name].run))
+			text = strconv.AppendInt(append(text, " idle polls "...), int64(len(members[p.Name].run)), 10)
 		}
-		b.WriteByte('\n')
+		text = append(text, '\n')
 	}
 	if load, _ := Load(sample, sample.Pods[0].Role, nil, now); load != nil {
-		b.WriteString(digestLoad(load))
+		text = appendLoad(text, load)
 	}
-	return b.String()
+	return string(text)
 }
