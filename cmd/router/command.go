@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"log/slog"
+	"net"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -33,10 +34,12 @@ type options struct {
 	drainAccept  time.Duration
 	drainTimeout time.Duration
 	proxy        proxy.Config
+
+	listening func(net.Addr) // called once, when requests are taken
 }
 
 func command(log *slog.Logger) *cobra.Command {
-	var o options
+	o := options{listening: func(a net.Addr) { log.Info("the router listens", "address", a.String()) }}
 	c := &cobra.Command{
 		Use:   "sluice-router",
 		Short: "Pair prefill with decode engines and stream their answers",

@@ -50,7 +50,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		Handler: p, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
-	log.Info("the router listens", "address", ln.Addr().String())
+	o.listening(ln.Addr())
 
 	// Discovery goes on while the router drains: requests that are left may need another engine.
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))

@@ -19,9 +19,9 @@ type Static struct {
 	client   *http.Client
 }
 
-// patience is how many checks in a row may time out before an engine counts as not ready: a busy engine answers late.
+// maxSlow is how many checks in a row may time out before an engine counts as not ready: a busy engine answers late.
 // A refused connection or an answer other than 200 counts at once.
-const patience = 3
+const maxSlow = 3
 
 // NewStatic makes a source of engines that are checked every interval.
 func NewStatic(engines []Engine, interval time.Duration) (*Static, error) {
@@ -63,7 +63,7 @@ func (s *Static) Run(ctx context.Context, update func([]Engine)) error {
 				if slow++; !timedOut {
 					slow = 0
 				}
-				if slow == 0 || slow >= patience {
+				if slow == 0 || slow >= maxSlow {
 					select {
 					case results <- result{i, state, reason}:
 					case <-ctx.Done():
