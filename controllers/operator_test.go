@@ -2,6 +2,7 @@ package controllers_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -16,6 +17,7 @@ import (
 	"github.com/go-logr/logr/testr"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
@@ -53,11 +55,40 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer server.Stop()
-	if err := crd.Install(ctx, server.Config); err != nil {
+	if err := errors.Join(crd.Install(ctx, server.Config), grant(ctx)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return m.Run()
+}
+
+// operatorUser is who the operators of the tests are. They have the rights of the chart and no others.
+const operatorUser = "sluice-operator"
+
+// grant gives the operator's user the role that the chart holds.
+func grant(ctx context.Context) error {
+	text, err := os.ReadFile("../charts/sluice/files/role.yaml")
+	if err != nil {
+		return err
+	}
+	role := &rbacv1.ClusterRole{}
+	if err := yaml.UnmarshalStrict(text, role); err != nil {
+		return err
+	}
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: role.Name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: operatorUser}},
+	}
+	scheme, err := controllers.NewScheme()
+	if err != nil {
+		return err
+	}
+	api, err := client.New(server.Config, client.Options{Scheme: scheme})
+	if err != nil {
+		return err
+	}
+	return errors.Join(api.Create(ctx, role), api.Create(ctx, binding))
 }
 
 // trial is one namespace with an operator and a kubelet of its own.
@@ -103,6 +134,7 @@ func startOperator(t *testing.T, namespace string) *operator {
 	t.Helper()
 	o := &operator{done: make(chan error, 1), writes: map[string]int{}}
 	config := rest.CopyConfig(server.Config)
+	config.Impersonate = rest.ImpersonationConfig{UserName: operatorUser, Groups: []string{"system:authenticated"}}
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(request *http.Request) (*http.Response, error) {
 			if request.Method != http.MethodGet {

@@ -188,14 +188,15 @@ func TestScale(t *testing.T) {
 
 	scaleTo := func(replicas int32) *autoscalingv1.Scale {
 		scale := &autoscalingv1.Scale{}
-		pool := trial.pool("chat", "decode")
-		if err := trial.SubResource("scale").Get(t.Context(), pool, scale); err != nil {
-			t.Fatal(err)
-		}
-		scale.Spec.Replicas = replicas
-		if err := trial.SubResource("scale").Update(t.Context(), pool, client.WithSubResourceBody(scale)); err != nil {
-			t.Fatal(err)
-		}
+		trial.until("the scale to be taken", func() (bool, string) {
+			pool := trial.pool("chat", "decode")
+			if err := trial.SubResource("scale").Get(t.Context(), pool, scale); err != nil {
+				t.Fatal(err)
+			}
+			scale.Spec.Replicas = replicas
+			err := trial.SubResource("scale").Update(t.Context(), pool, client.WithSubResourceBody(scale))
+			return err == nil, fmt.Sprint(err)
+		})
 		return scale
 	}
 	scale := scaleTo(3)
