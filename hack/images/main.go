@@ -2,9 +2,10 @@
 //
 //	go run ./hack/images --out DIR [NAME...]
 //
-// It writes DIR/NAME.tar for each named image, or for all of them, and prints the name and file of each. The
-// images are called sluice.dev/NAME:dev; no registry of that name exists, so import them: with
-// "go run ./hack/devcluster load-image FILE.tar", "docker load --input FILE.tar" or "ctr images import FILE.tar".
+// It writes DIR/NAME.tar for each named image, or for all of them, and prints two names and the file of each. The
+// images are called sluice.dev/NAME:dev, and the same with a tag made from their content; no registry of that name
+// exists, so import them: with "go run ./hack/devcluster load-image FILE.tar", "docker load --input FILE.tar" or
+// "ctr images import FILE.tar".
 package main
 
 import (
@@ -51,11 +52,11 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		return err
 	}
 	for _, spec := range specs {
-		path, err := image.Build(ctx, root, spec, *out)
+		built, err := image.Build(ctx, root, spec, *out)
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(stdout, "%s\t%s\n", spec.Reference(), path)
+		fmt.Fprintf(stdout, "%s\t%s\t%s\n", built.Reference, built.Pinned, built.Path)
 	}
 	return nil
 }

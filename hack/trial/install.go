@@ -5,11 +5,14 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
+	"github.com/sluice-dev/sluice/hack/images/image"
 	"github.com/sluice-dev/sluice/internal/buildcache"
 )
 
@@ -59,19 +62,23 @@ func Down(ctx context.Context, root string, log io.Writer) error {
 	return run(ctx, root, log, "go", "run", "./hack/devcluster", "down")
 }
 
+// loadImages builds the images and loads them into the dev cluster. They are used by names made from their content, so
+// that what runs an older build is replaced.
 func (t *Trial) loadImages(ctx context.Context) error {
-	dir := filepath.Join(t.Root, "dist", "images")
-	args := []string{"run", "./hack/images", "--out", dir}
-	for name := range t.Images {
-		args = append(args, name)
-	}
-	if err := run(ctx, t.Root, t.log, "go", args...); err != nil {
-		return err
-	}
-	for name := range t.Images {
-		if err := run(ctx, t.Root, t.log, "go", "run", "./hack/devcluster", "load-image", filepath.Join(dir, name+".tar")); err != nil {
+	for _, name := range slices.Sorted(maps.Keys(t.Images)) {
+		spec, err := image.Lookup(name)
+		if err != nil {
 			return err
 		}
+		t.logf("  build image %s", name)
+		built, err := image.Build(ctx, t.Root, spec, filepath.Join(t.Root, "dist", "images"))
+		if err != nil {
+			return err
+		}
+		if err := run(ctx, t.Root, t.log, "go", "run", "./hack/devcluster", "load-image", built.Path); err != nil {
+			return err
+		}
+		t.Images[name] = built.Pinned
 	}
 	return nil
 }
@@ -104,7 +111,8 @@ func (t *Trial) helm(ctx context.Context, args ...string) error {
 	if err != nil {
 		return err
 	}
-	return run(ctx, t.Root, t.log, helm, append(args, "--kubeconfig", t.Kubeconfig)...)
+	_, err = output(ctx, t.Root, helm, append(args, "--kubeconfig", t.Kubeconfig)...)
+	return err
 }
 
 // Kubectl runs kubectl and gives what it prints.

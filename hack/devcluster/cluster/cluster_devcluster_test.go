@@ -135,11 +135,11 @@ func newFixture(t *testing.T, c *cluster.Cluster) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tar, err := image.Build(ctx, root, helloImage(), t.TempDir())
+	hello, err := image.Build(ctx, root, helloImage(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.LoadImage(ctx, tar); err != nil {
+	if err := c.LoadImage(ctx, hello.Path); err != nil {
 		t.Fatal(err)
 	}
 	cache, err := buildcache.Open(os.Stderr)

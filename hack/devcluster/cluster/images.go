@@ -81,11 +81,11 @@ func (c *Cluster) ensureSandboxImage(ctx context.Context, ctr string, machine no
 	if err != nil {
 		return err
 	}
-	path, err := image.Build(ctx, root, image.Pause(), c.path("images"))
+	pause, err := image.Build(ctx, root, image.Pause(), c.path("images"))
 	if err != nil {
 		return err
 	}
-	return c.importImage(ctx, ctr, path)
+	return c.importImage(ctx, ctr, pause.Path)
 }
 
 // ctr runs containerd's client against the cluster's containerd and returns its output.
