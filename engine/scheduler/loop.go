@@ -42,7 +42,7 @@ func (s *Scheduler) step(ctx context.Context) (worked bool, err error) {
 	s.drain()
 	// 2. Poll transfers: queues of prefill and decode roles move on, settled pages come back.
 	s.pollTransfers()
-	// 3. Expire and abort.
+	// 3. Abort what messages name. Transfers expire by themselves and were seen above.
 	s.applyAborts()
 	// 4. Pick a prefill batch, or a decode batch.
 	b := s.pick()
