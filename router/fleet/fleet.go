@@ -39,9 +39,10 @@ type Fleet struct {
 	cfg Config
 
 	mu      sync.Mutex
-	members map[string]*member // by engine ID
-	changed chan struct{}      // closed and replaced when an engine may have become usable
-	waiting int                // 0 <= waiting <= MaxWaiting
+	members map[string]*member           // by engine ID
+	ordered map[discovery.Role][]*member // the same by role, ordered by name
+	changed chan struct{}                // closed and replaced when an engine may have become usable
+	waiting int                          // 0 <= waiting <= MaxWaiting
 	turn    map[discovery.Role]uint64
 }
 
@@ -97,11 +98,25 @@ func (f *Fleet) Update(engines []discovery.Engine) {
 			changes = append(changes, change{m.engine, m.engine.State, ""})
 		}
 	}
+	f.orderLocked()
 	f.changedLocked()
 	f.mu.Unlock()
 	slices.SortFunc(changes, func(a, b change) int { return cmp.Compare(a.e.Name, b.e.Name) })
 	for _, c := range changes {
 		f.cfg.Listener.Changed(c.e, c.from, c.to)
+	}
+}
+
+// orderLocked fills ordered, so that picks depend on no map's order.
+func (f *Fleet) orderLocked() {
+	f.ordered = map[discovery.Role][]*member{}
+	for _, m := range f.members {
+		f.ordered[m.engine.Role] = append(f.ordered[m.engine.Role], m)
+	}
+	for _, list := range f.ordered {
+		slices.SortFunc(list, func(a, b *member) int {
+			return cmp.Or(cmp.Compare(a.engine.Name, b.engine.Name), cmp.Compare(a.engine.ID, b.engine.ID))
+		})
 	}
 }
 
@@ -233,6 +248,12 @@ func (f *Fleet) pickLocked(tokens int64, avoid *Avoid) (Lease, bool) {
 func (f *Fleet) halvesLocked(now time.Time, avoid *Avoid) (prefills, decodes []*member) {
 	allPrefills := f.usableLocked(discovery.Prefill, now, avoid.engines)
 	allDecodes := f.usableLocked(discovery.Decode, now, avoid.engines)
+	if len(allPrefills) == 0 || len(allDecodes) == 0 {
+		return nil, nil
+	}
+	if len(avoid.halves) == 0 {
+		return allPrefills, allDecodes
+	}
 	newPrefills := f.usableLocked(discovery.Prefill, now, avoid.engines, avoid.halves)
 	newDecodes := f.usableLocked(discovery.Decode, now, avoid.engines, avoid.halves)
 	for _, pair := range [][2][]*member{{newPrefills, newDecodes}, {allPrefills, newDecodes}, {newPrefills, allDecodes}} {
@@ -246,15 +267,11 @@ func (f *Fleet) halvesLocked(now time.Time, avoid *Avoid) (prefills, decodes []*
 // usableLocked lists the engines of a role that are in none of the sets, in a fixed order.
 func (f *Fleet) usableLocked(role discovery.Role, now time.Time, sets ...map[*member]uint64) []*member {
 	var list []*member
-	for _, m := range f.members {
-		if m.engine.Role != role || !m.usable(now) || slices.ContainsFunc(sets, func(s map[*member]uint64) bool { return has(s, m) }) {
-			continue
+	for _, m := range f.ordered[role] {
+		if m.usable(now) && !slices.ContainsFunc(sets, func(s map[*member]uint64) bool { return has(s, m) }) {
+			list = append(list, m)
 		}
-		list = append(list, m)
 	}
-	slices.SortFunc(list, func(a, b *member) int {
-		return cmp.Or(cmp.Compare(a.engine.Name, b.engine.Name), cmp.Compare(a.engine.ID, b.engine.ID))
-	})
 	return list
 }
 

@@ -81,18 +81,23 @@ func onlySpace(b []byte, i int) error {
 
 // skipString goes from the opening quote to behind the closing one.
 func skipString(b []byte, i int) (int, error) {
-	for from := i + 1; ; {
-		n := bytes.IndexAny(b[from:], `"\`)
-		if n < 0 {
-			return 0, fmt.Errorf("the body is not valid JSON: the string at byte %d does not end", i)
+	from, quote := i+1, -1 // quote is the first one at or after from, when it is not before
+	for {
+		if quote < from {
+			n := -1
+			if from < len(b) {
+				n = bytes.IndexByte(b[from:], '"')
+			}
+			if n < 0 {
+				return 0, fmt.Errorf("the body is not valid JSON: the string at byte %d does not end", i)
+			}
+			quote = from + n
 		}
-		from += n
-		if b[from] == '"' {
-			return from + 1, nil
+		escape := bytes.IndexByte(b[from:quote], '\\')
+		if escape < 0 {
+			return quote + 1, nil
 		}
-		if from += 2; from > len(b) {
-			return 0, fmt.Errorf("the body is not valid JSON: the string at byte %d does not end", i)
-		}
+		from += escape + 2
 	}
 }
 
