@@ -85,7 +85,7 @@ func (c *Cluster) path(elements ...string) string {
 
 // owner returns the marks by which the cluster's traces on the host are known.
 func (c *Cluster) owner() footprint.Owner {
-	return footprint.Owner{Dir: c.dir, CgroupRoot: c.cgroupRoot(), Pods: podRange, Network: node.Network}
+	return footprint.Owner{Dir: c.dir, CgroupRoot: c.cgroupRoot(), Pods: podRange, Services: serviceRange, Network: node.Network}
 }
 
 func (c *Cluster) cgroupRoot() string { return "/sluice-devcluster-" + c.name }

@@ -30,13 +30,21 @@ func components() []string {
 	}
 }
 
-// controlPlaneComponents returns the programs of the control plane in the order of their start. They
-// are restarted when credentials change.
-func controlPlaneComponents(plane controlplane.Config, programs map[string]string) []component {
+// serverComponents returns the API server and its store, in the order of their start. Like all programs that log
+// in somewhere they are restarted when credentials change.
+func serverComponents(plane controlplane.Config, programs map[string]string) []component {
 	credentials := []string{plane.CertPath(controlplane.FileGeneration)}
 	return []component{
 		{name: componentEtcd, path: programs["etcd"], args: plane.EtcdArgs()},
 		{name: componentAPIServer, path: programs["kube-apiserver"], args: plane.APIServerArgs(), inputs: credentials},
+	}
+}
+
+// controllerComponents returns the rest of the control plane. These programs give up when the API server takes
+// long to know their rights, so they are started after it is ready.
+func controllerComponents(plane controlplane.Config, programs map[string]string) []component {
+	credentials := []string{plane.CertPath(controlplane.FileGeneration)}
+	return []component{
 		{name: componentControllerManager, path: programs["kube-controller-manager"], args: plane.ControllerManagerArgs(), inputs: credentials},
 		{name: componentScheduler, path: programs["kube-scheduler"], args: plane.SchedulerArgs(), inputs: credentials},
 	}

@@ -18,6 +18,10 @@ func (c *Cluster) Down(ctx context.Context, force bool) error {
 	if err := requireRoot("down"); err != nil {
 		return err
 	}
+	if _, err := os.Stat(c.dir); errors.Is(err, os.ErrNotExist) && !force {
+		c.logf("cluster %s does not exist", c.name)
+		return nil
+	}
 	unlock, err := c.lock(ctx)
 	if err != nil {
 		return err
@@ -33,10 +37,6 @@ func (c *Cluster) down(ctx context.Context, force bool) error {
 		return err
 	}
 	if !found {
-		if _, err := os.Stat(c.dir); errors.Is(err, os.ErrNotExist) && !force {
-			c.logf("cluster %s does not exist", c.name)
-			return nil
-		}
 		if s.Before, err = footprint.Observe(ctx); err != nil {
 			return err
 		}

@@ -62,9 +62,9 @@ func imported(output string) []string {
 }
 
 // ensureSandboxImage waits for the container runtime and imports the image of pods' sandboxes unless it has it.
-func (c *Cluster) ensureSandboxImage(ctx context.Context, ctr string, machine node.Config, runtime []component) error {
+func (c *Cluster) ensureSandboxImage(ctx context.Context, ctr string, machine node.Config, programs []component) error {
 	have := ""
-	err := c.waitFor(ctx, "containerd", runtime, func(ctx context.Context) error {
+	err := c.waitFor(ctx, "containerd", programs, func(ctx context.Context) error {
 		var err error
 		have, err = c.ctr(ctx, ctr, "images", "list", "--quiet")
 		return err

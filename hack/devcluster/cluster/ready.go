@@ -32,8 +32,8 @@ func adminClient(plane controlplane.Config) (kubernetes.Interface, error) {
 	return client, nil
 }
 
-// waitControlPlane waits until the API server can be used.
-func (c *Cluster) waitControlPlane(ctx context.Context, plane controlplane.Config, programs []component) error {
+// waitServer waits until the API server can be used.
+func (c *Cluster) waitServer(ctx context.Context, plane controlplane.Config, programs []component) error {
 	client, err := adminClient(plane)
 	if err != nil {
 		return err

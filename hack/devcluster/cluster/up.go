@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sluice-dev/sluice/hack/devcluster/controlplane"
@@ -56,7 +57,8 @@ func (c *Cluster) Up(ctx context.Context) error {
 	if !existed || ctx.Err() != nil || !errors.Is(err, errControlPlane) {
 		return err
 	}
-	c.logf("cluster %s: %v; making it anew", c.name, err)
+	reason, _, _ := strings.Cut(err.Error(), "\n")
+	c.logf("cluster %s: %s\nmaking it anew", c.name, reason)
 	if err := c.down(ctx, false); err != nil {
 		return err
 	}
@@ -101,27 +103,31 @@ func (c *Cluster) start(ctx context.Context, programs map[string]string, host no
 	if err := node.MakeCgroup(c.cgroupRoot()); err != nil {
 		return existed, err
 	}
-	// 3. Control plane.
-	planePrograms := controlPlaneComponents(plane, programs)
-	started, err := c.startAll(ctx, planePrograms)
+	if err := node.EnsureServiceRoute(ctx, machine.Address, serviceRange); err != nil {
+		return existed, err
+	}
+	// 3. API server.
+	servers := serverComponents(plane, programs)
+	serversStarted, err := c.startAll(ctx, servers)
 	if err != nil {
 		return existed, err
 	}
-	if err := c.waitControlPlane(ctx, plane, planePrograms); err != nil {
+	if err := c.waitServer(ctx, plane, servers); err != nil {
 		return existed, fmt.Errorf("%w: %w", errControlPlane, err)
 	}
 	if err := c.ensureDNSService(ctx, plane, machine); err != nil {
 		return existed, err
 	}
-	// 4. Container runtime with the sandbox image, then the node.
-	runtimePrograms := []component{runtimeComponent(machine, programs)}
-	runtimeStarted, err := c.startAll(ctx, runtimePrograms)
+	// 4. Controllers, and the container runtime with the sandbox image.
+	controllers := append(controllerComponents(plane, programs), runtimeComponent(machine, programs))
+	controllersStarted, err := c.startAll(ctx, controllers)
 	if err != nil {
 		return existed, err
 	}
-	if err := c.ensureSandboxImage(ctx, programs["ctr"], machine, runtimePrograms); err != nil {
+	if err := c.ensureSandboxImage(ctx, programs["ctr"], machine, controllers); err != nil {
 		return existed, err
 	}
+	// 5. The node.
 	nodePrograms := nodeComponents(plane, machine, programs)
 	nodeStarted, err := c.startAll(ctx, nodePrograms)
 	if err != nil {
@@ -131,10 +137,10 @@ func (c *Cluster) start(ctx context.Context, programs map[string]string, host no
 	if nodeStarted > 0 {
 		since = begin
 	}
-	if err := c.waitNode(ctx, plane, since, slices.Concat(planePrograms, runtimePrograms, nodePrograms)); err != nil {
+	if err := c.waitNode(ctx, plane, since, slices.Concat(servers, controllers, nodePrograms)); err != nil {
 		return existed, err
 	}
-	count := started + runtimeStarted + nodeStarted
+	count := serversStarted + controllersStarted + nodeStarted
 	if count == 0 {
 		c.logf("cluster %s is up", c.name)
 		return existed, nil

@@ -17,6 +17,8 @@ type Owner struct {
 	CgroupRoot string
 	// Pods is the network of its pods.
 	Pods net.IPNet
+	// Services is the network of its Services.
+	Services net.IPNet
 	// Network is the name of its pod network, the first part of the names of files that CNI plugins keep.
 	Network string
 }
@@ -82,6 +84,13 @@ func Scan(ctx context.Context, owner Owner, before Before) ([]string, error) {
 	for _, link := range links {
 		found = append(found, "network link "+link)
 	}
+	routes, err := ownedRoutes(owner.Services)
+	if err != nil {
+		return nil, err
+	}
+	for _, route := range routes {
+		found = append(found, "route "+route)
+	}
 	chains, err := listChains(ctx)
 	if err != nil {
 		return nil, err
@@ -127,6 +136,7 @@ func Remove(ctx context.Context, owner Owner, before Before) error {
 	return errors.Join(
 		unmountAll(owner.Dir),
 		removeLinks(ctx, owner.Pods),
+		removeRoutes(ctx, owner.Services),
 		removeChains(ctx, before.Chains),
 		removeCgroups(ctx, owner.CgroupRoot),
 		restoreSysctls(before.Sysctls),

@@ -1,6 +1,9 @@
 package footprint
 
 import (
+	"encoding/binary"
+	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"testing"
@@ -109,5 +112,34 @@ func TestExisting(t *testing.T) {
 	want := []string{dir, dangling}
 	if diff := cmp.Diff(want, existing([]string{dir, filepath.Join(dir, "missing"), dangling})); diff != "" {
 		t.Errorf("a link that leads nowhere exists too (-want +got):\n%s", diff)
+	}
+}
+
+func TestRoutesFor(t *testing.T) {
+	const header = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
+	services := net.IPNet{IP: net.IPv4(10, 96, 0, 0).To4(), Mask: net.CIDRMask(16, 32)}
+	// The kernel prints numbers of the machine's byte order.
+	column := func(a, b, c, d byte) string {
+		return fmt.Sprintf("%08X", binary.NativeEndian.Uint32([]byte{a, b, c, d}))
+	}
+	line := func(network, mask string) string {
+		return "lo\t" + network + "\t00000000\t0001\t0\t0\t0\t" + mask + "\t0\t0\t0\n"
+	}
+	tests := []struct {
+		name, reason, table string
+		want                []string
+	}{
+		{"ours", "exactly the Services' network", header + line(column(10, 96, 0, 0), column(255, 255, 0, 0)), []string{"10.96.0.0/16"}},
+		{"wider", "a route of the host that covers it too stays", header + line(column(10, 96, 0, 0), column(255, 240, 0, 0)), nil},
+		{"other", "another network", header + line(column(10, 97, 0, 0), column(255, 255, 0, 0)), nil},
+		{"default", "the default route", header + line(column(0, 0, 0, 0), column(0, 0, 0, 0)), nil},
+		{"none", "a host without routes", header, nil},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			if diff := cmp.Diff(test.want, routesFor(test.table, services)); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", test.reason, diff)
+			}
+		})
 	}
 }
