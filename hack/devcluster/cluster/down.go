@@ -37,12 +37,10 @@ func (c *Cluster) down(ctx context.Context, force bool) error {
 		return err
 	}
 	if !found {
-		if s.Before, err = footprint.Observe(ctx); err != nil {
-			return err
+		if !force {
+			return fmt.Errorf("cluster %s has no record of what the host had before it (%s): remove it with down --force", c.name, c.path(stateFile))
 		}
-		if force {
-			s.Before = footprint.AssumeNone()
-		}
+		s.Before = footprint.AssumeNone()
 	}
 	var errs []error
 	for _, name := range components() {
