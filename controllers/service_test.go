@@ -11,6 +11,7 @@ import (
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -259,6 +260,30 @@ func TestScale(t *testing.T) {
 	trial.until("it to be brought back", func() (bool, string) {
 		pool := trial.pool("chat", "decode")
 		return pool.Status.ReadyReplicas == 2 && pool.Status.LastDecision.Action == "Undrain", fmt.Sprint(pool.Status.ReplicaCounts, pool.Status.LastDecision)
+	})
+
+	// Each change has an event of its own, with its numbers.
+	wantEvents := []string{
+		"ReplicaBroughtBack: demand 2, allocated 2 (bound: none), 1 active: bring back replica 2 with 3 requests outstanding",
+		"ReplicaCreated: demand 2, allocated 2 (bound: none), 0 active: create replica 0",
+		"ReplicaCreated: demand 2, allocated 2 (bound: none), 1 active: create replica 1",
+		"ReplicaCreated: demand 3, allocated 3 (bound: none), 2 active: create replica 2",
+		"ReplicaDraining: demand 1, allocated 1 (bound: none), 2 active: drain replica 2 (ready, 3 requests outstanding)",
+		"ReplicaDraining: demand 2, allocated 2 (bound: none), 3 active: drain replica 1 (ready, 2 requests outstanding)",
+	}
+	trial.until("the events", func() (bool, string) {
+		var list eventsv1.EventList
+		if err := trial.List(t.Context(), &list, client.InNamespace(trial.namespace)); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, event := range list.Items {
+			if event.Regarding.Name == "chat-decode" && strings.HasPrefix(event.Reason, "Replica") && event.Reason != "ReplicaDeleted" && event.Related != nil {
+				got = append(got, event.Reason+": "+event.Note)
+			}
+		}
+		slices.Sort(got)
+		return slices.Equal(got, wantEvents), cmp.Diff(wantEvents, got)
 	})
 
 	// Without autoscaling the service's number holds again, and the autoscaler is gone.

@@ -25,9 +25,15 @@ func (r *Reconciler) applyReplicas(ctx context.Context, step *step) error {
 			return fmt.Errorf("%s: %w", action.Reason, err)
 		}
 		step.done = append(step.done, action)
-		r.Recorder.Eventf(step.pool, nil, corev1.EventTypeNormal, eventReason(action.Kind), string(action.Cause), "%s", action.Reason)
+		r.Recorder.Eventf(step.pool, leader(step.pool, action), corev1.EventTypeNormal, eventReason(action.Kind), string(action.Cause), "%s", action.Reason)
 	}
 	return nil
+}
+
+// leader refers to the leader of the replica of an action. Events are told apart by it: without it, several in a short
+// time would be counted as one.
+func leader(pool *v1alpha1.EnginePool, action plan.Action) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pool.Namespace, Name: plan.PodName(pool.Name, action.Ordinal, 0)}}
 }
 
 func (r *Reconciler) applyAction(ctx context.Context, step *step, action plan.Action) error {

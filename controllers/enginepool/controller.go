@@ -12,12 +12,14 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/sluice-dev/sluice/api/v1alpha1"
@@ -87,7 +89,10 @@ func (r *Reconciler) SetupWithManager(manager ctrl.Manager) error {
 		Owns(&corev1.Pod{}).
 		Owns(&autoscalingv2.HorizontalPodAutoscaler{}).
 		WatchesRawSource(r.Samples.Source()).
-		WithOptions(controller.Options{MaxConcurrentReconciles: 8}).
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: 8,
+			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
+		}).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("set up the enginepool controller: %w", err)
@@ -145,6 +150,13 @@ func (r *Reconciler) finish(ctx context.Context, step *step, result ctrl.Result,
 	}
 	return result, nil
 }
+
+// What fails is tried again after firstRetry, then after twice that, up to lastRetry: a quota that was raised is noticed
+// within that time.
+const (
+	firstRetry = 50 * time.Millisecond
+	lastRetry  = 30 * time.Second
+)
 
 // conflictDelay gives a late cache time to follow.
 const conflictDelay = 100 * time.Millisecond

@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -97,7 +98,10 @@ func (r *Reconciler) SetupWithManager(manager ctrl.Manager) error {
 		// Headless Services belong to pools, so a label leads to the service.
 		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(serviceOf)).
 		WatchesRawSource(r.Monitors.Source(r.all)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: 8}).
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: 8,
+			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
+		}).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("set up the inferenceservice controller: %w", err)
@@ -171,6 +175,13 @@ func (r *Reconciler) finish(ctx context.Context, step *step, err error) (ctrl.Re
 	}
 	return ctrl.Result{RequeueAfter: again}, nil
 }
+
+// What fails is tried again after firstRetry, then after twice that, up to lastRetry: a quota that was raised is noticed
+// within that time.
+const (
+	firstRetry = 50 * time.Millisecond
+	lastRetry  = 30 * time.Second
+)
 
 // conflictDelay gives a late cache time to follow.
 const conflictDelay = 100 * time.Millisecond
