@@ -16,6 +16,24 @@ type Pages interface {
 	WritePage(layer int, page int32, src []byte) error
 }
 
+// Direct is what Pages implements besides when this process can address its pages: then they travel without a copy.
+type Direct interface {
+	// PageBytes is the memory of one layer of one page, [PageBytesPerLayer], or nil when it has to be copied after all.
+	PageBytes(layer int, page int32) []byte
+}
+
+// directBytes is the smallest page that is worth its own system call on the receiving side.
+const directBytes = 8 << 10
+
+// directOf gives pages as Direct, or nil.
+func directOf(pages Pages, l Layout) Direct {
+	d, ok := pages.(Direct)
+	if !ok || l.PageBytesPerLayer < directBytes {
+		return nil
+	}
+	return d
+}
+
 // Layout is what both ranks must agree on for pages to be exchanged byte for byte.
 type Layout struct {
 	Layers            int    `json:"layers"`               // > 0, at most maxLayers

@@ -17,6 +17,7 @@ type Decode struct {
 	cfg         Config
 	layout      Layout
 	pages       Pages
+	direct      Direct // nil: pages are copied
 	incarnation string
 	client      *http.Client
 	dialer      net.Dialer
@@ -34,7 +35,7 @@ func NewDecode(cfg Config, layout Layout, pages Pages) (*Decode, error) {
 	}
 	cfg = cfg.withDefaults()
 	return &Decode{
-		cfg: cfg, layout: layout, pages: pages, incarnation: randomHex(),
+		cfg: cfg, layout: layout, pages: pages, direct: directOf(pages, layout), incarnation: randomHex(),
 		client: &http.Client{
 			Timeout:   cfg.RouteTimeout,
 			Transport: &http.Transport{MaxIdleConnsPerHost: 8, IdleConnTimeout: cfg.IdleTimeout},

@@ -32,6 +32,7 @@ type memory struct {
 	owned map[int32]bool // nil: all pages may be touched
 	slow  chan struct{}  // not nil: every ReadPage takes one token
 	bad   error          // what WritePage returns
+	blank bool           // pages hold zeros before they are written
 }
 
 func newMemory(t testing.TB, l Layout) *memory {
@@ -63,6 +64,23 @@ func (m *memory) WritePage(layer int, page int32, src []byte) error {
 	defer m.mu.Unlock()
 	m.data[key(layer, page)] = bytes.Clone(src)
 	return m.bad
+}
+
+// directMemory is a memory whose pages are read and written in their place.
+type directMemory struct{ *memory }
+
+func (m directMemory) PageBytes(layer int, page int32) []byte {
+	m.check("touched", page)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	k := key(layer, page)
+	if m.data[k] == nil {
+		m.data[k] = m.content(layer, page)
+		if m.blank {
+			clear(m.data[k])
+		}
+	}
+	return m.data[k]
 }
 
 func (m *memory) check(verb string, page int32) {
@@ -101,6 +119,7 @@ type pairOptions struct {
 	layoutP, layoutD Layout
 	prefill, decode  func(*Config)
 	noRegister       bool
+	direct           bool // both memories are Direct
 }
 
 func newPair(t testing.TB, o pairOptions) *pair {
@@ -139,12 +158,17 @@ func newPair(t testing.TB, o pairOptions) *pair {
 	t.Cleanup(p.server.Close)
 	pc.Bootstrap = strings.TrimPrefix(p.server.URL, "http://")
 	p.pm, p.dm = newMemory(t, o.layoutP), newMemory(t, o.layoutD)
+	p.dm.blank = true
+	var pages, dpages Pages = p.pm, p.dm
+	if o.direct {
+		pages, dpages = directMemory{p.pm}, directMemory{p.dm}
+	}
 	var err error
-	if p.prefill, err = NewPrefill(pc, o.layoutP, p.pm); err != nil {
+	if p.prefill, err = NewPrefill(pc, o.layoutP, pages); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { p.prefill.Close() })
-	if p.decode, err = NewDecode(dc, o.layoutD, p.dm); err != nil {
+	if p.decode, err = NewDecode(dc, o.layoutD, dpages); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { p.decode.Close() })
@@ -257,6 +281,7 @@ func TestTransfer(t *testing.T) {
 		name, reason string
 		tokens       int
 		layout       Layout
+		direct       bool
 	}{
 		{name: "one token", reason: "the smallest prompt takes one page", tokens: 1},
 		{name: "page-1", reason: "the last page is not full", tokens: 3},
@@ -264,10 +289,18 @@ func TestTransfer(t *testing.T) {
 		{name: "page+1", reason: "a second page with one token", tokens: 5},
 		{name: "many", reason: "several pages", tokens: 41},
 		{name: "batches", reason: "more than one write", tokens: 400, layout: Layout{Layers: 2, PageSize: 4, PageBytesPerLayer: 16 << 10}},
+		{name: "direct", reason: "pages go from their place to their place", tokens: 401, layout: Layout{Layers: 3, PageSize: 4, PageBytesPerLayer: 16 << 10}, direct: true},
+		{name: "direct, one page", reason: "the first frame follows the first page", tokens: 4, layout: Layout{Layers: 1, PageSize: 4, PageBytesPerLayer: directBytes}, direct: true},
+		{name: "direct, large pages", reason: "a page is larger than a batch", tokens: 9, layout: Layout{Layers: 2, PageSize: 4, PageBytesPerLayer: 1 << 20}, direct: true},
+		{name: "direct, odd pages", reason: "nothing is aligned", tokens: 77, layout: Layout{Layers: 2, PageSize: 4, PageBytesPerLayer: directBytes + 13}, direct: true},
+		{name: "direct, small pages", reason: "they are copied after all", tokens: 77, layout: Layout{Layers: 2, PageSize: 4, PageBytesPerLayer: 96}, direct: true},
 		{name: "large pages", reason: "a page is larger than a batch and than the read buffer", tokens: 9, layout: Layout{Layers: 2, PageSize: 4, PageBytesPerLayer: 1 << 20}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			p := newPair(t, pairOptions{layoutP: tc.layout})
+			p := newPair(t, pairOptions{layoutP: tc.layout, direct: tc.direct})
+			if got := p.decode.direct != nil; got != (tc.direct && tc.layout.PageBytesPerLayer >= directBytes) {
+				t.Errorf("pages travel without a copy: %v", got)
+			}
 			s, r := p.open(7, tc.tokens)
 			n := p.pm.layout.NumPages(tc.tokens)
 			p.transfer(s, r, seq(10, n), seq(900, n), First{Token: 42, Logprob: -1.5, CachedTokens: tc.tokens, Seed: 1 << 63})

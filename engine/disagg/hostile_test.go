@@ -3,6 +3,7 @@ package disagg
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net"
 	"net/http/httptest"
 	"strconv"
@@ -627,26 +628,64 @@ func TestReflection(t *testing.T) {
 
 // TestDamageOnTheWay flips one bit of what really flows between two honest ranks.
 func TestDamageOnTheWay(t *testing.T) {
-	p := newPair(t, pairOptions{layoutP: Layout{Layers: 1, PageSize: 4, PageBytesPerLayer: 32 << 10}})
-	w, b := newWire(t, p)
-	w.damage = func(b []byte) {
-		if len(b) > 4096 {
-			b[2000] ^= 0x10
-		}
+	for _, direct := range []bool{false, true} {
+		t.Run(fmt.Sprintf("direct=%v", direct), func(t *testing.T) {
+			p := newPair(t, pairOptions{layoutP: Layout{Layers: 1, PageSize: 4, PageBytesPerLayer: 32 << 10}, direct: direct})
+			w, b := newWire(t, p)
+			w.damage = func(b []byte) {
+				if len(b) > 4096 {
+					b[2000] ^= 0x10
+				}
+			}
+			s, _ := p.prefill.Open(1, 9)
+			r, _ := p.decode.Open(b, 9)
+			p.until(r, WaitingPages)
+			r.Allocate(seq(0, 3))
+			p.until(s, Ready)
+			for i := range 3 {
+				s.Send(0, i, int32(i))
+			}
+			s.Finish(First{Token: 3})
+			p.failed(r, Transferring, ReasonDamaged, "checksum")
+			e := p.failed(s, Sending, ReasonDamaged, "the peer reports")
+			if e.Bootstrap() {
+				t.Error("a damaged page counts as a failed transfer, not as a failed bootstrap")
+			}
+		})
 	}
-	s, _ := p.prefill.Open(1, 9)
-	r, _ := p.decode.Open(b, 9)
-	p.until(r, WaitingPages)
-	r.Allocate(seq(0, 3))
-	p.until(s, Ready)
-	for i := range 3 {
-		s.Send(0, i, int32(i))
-	}
-	s.Finish(First{Token: 3})
-	p.failed(r, Transferring, ReasonDamaged, "checksum")
-	e := p.failed(s, Sending, ReasonDamaged, "the peer reports")
-	if e.Bootstrap() {
-		t.Error("a damaged page counts as a failed transfer, not as a failed bootstrap")
+}
+
+// TestDeathWithinAPage cuts the connection while a page is read into its place.
+func TestDeathWithinAPage(t *testing.T) {
+	l := Layout{Layers: 1, PageSize: 4, PageBytesPerLayer: 4 << 20}
+	for _, direct := range []bool{false, true} {
+		t.Run(fmt.Sprintf("direct=%v", direct), func(t *testing.T) {
+			p := newPair(t, pairOptions{layoutP: l, direct: direct})
+			w, b := newWire(t, p)
+			passed := 0
+			half := make(chan struct{})
+			w.damage = func(b []byte) {
+				if passed += len(b); passed > 2<<20 {
+					select {
+					case <-half:
+					default:
+						close(half)
+					}
+				}
+			}
+			s, _ := p.prefill.Open(1, 4)
+			r, _ := p.decode.Open(b, 4)
+			p.until(r, WaitingPages)
+			r.Allocate([]int32{9})
+			p.until(s, Ready)
+			p.dm.own([]int32{9}, true)
+			s.Send(0, 0, 3)
+			waitFor(t, "half a page", half)
+			w.cut()
+			p.failed(r, Transferring, ReasonPeerDied)
+			p.dm.own([]int32{9}, false)
+			p.failed(s, Sending, ReasonPeerDied)
+		})
 	}
 }
 

@@ -27,6 +27,9 @@ type link struct {
 
 	pageBytes int // page payload allowed by the layout; 0 until the handshake is over (prefill: always)
 
+	// exact makes fill read no more than it must: pages go to their place, not through buf.
+	exact bool
+
 	// buf[r:w] was read and not consumed; 0 <= r <= w <= len(buf).
 	buf  []byte
 	r, w int
@@ -74,7 +77,11 @@ func (l *link) fill(n int) error {
 		if l.r == l.w {
 			l.r, l.w = 0, 0
 		}
-		m, err := l.conn.Read(l.buf[l.w:])
+		most := len(l.buf)
+		if l.exact {
+			most = l.r + n
+		}
+		m, err := l.conn.Read(l.buf[l.w:most])
 		l.w += m
 		if err != nil && l.w-l.r < n {
 			return err
@@ -86,33 +93,73 @@ func (l *link) fill(n int) error {
 // next returns the next frame with its checksum verified. The payload is valid until the following call. Each frame
 // must begin within the idle time and be complete within another; deadline, when not zero, bounds both.
 func (l *link) next(deadline time.Time) (header, []byte, error) {
-	if l.w-l.r < headerBytes {
-		if err := l.conn.SetReadDeadline(l.readBy(deadline)); err != nil {
-			return header{}, nil, l.readFault(err, 0)
-		}
-	}
-	if err := l.fill(headerBytes); err != nil {
-		return header{}, nil, l.readFault(err, l.w-l.r)
-	}
-	h, err := parseHeader(l.buf[l.r:], l.pageBytes)
+	h, err := l.header(deadline)
 	if err != nil {
 		return header{}, nil, err
 	}
-	l.growForFrame(h.length)
-	if l.w-l.r < headerBytes+h.length {
-		if err := l.conn.SetReadDeadline(l.readBy(deadline)); err != nil {
-			return header{}, nil, l.readFault(err, l.w-l.r)
-		}
-	}
-	if err := l.fill(headerBytes + h.length); err != nil {
-		return header{}, nil, l.readFault(err, l.w-l.r)
-	}
-	payload := l.buf[l.r+headerBytes : l.r+headerBytes+h.length]
-	l.r += headerBytes + h.length
-	if err := h.check(payload); err != nil {
+	payload, err := l.payload(h, deadline)
+	if err != nil {
 		return header{}, nil, err
 	}
 	return h, payload, nil
+}
+
+// header reads the next frame's header; payload or payloadInto must follow.
+func (l *link) header(deadline time.Time) (header, error) {
+	if l.w-l.r < headerBytes {
+		if err := l.conn.SetReadDeadline(l.readBy(deadline)); err != nil {
+			return header{}, l.readFault(err, 0)
+		}
+		if err := l.fill(headerBytes); err != nil {
+			return header{}, l.readFault(err, l.w-l.r)
+		}
+	}
+	h, err := parseHeader(l.buf[l.r:], l.pageBytes)
+	if err != nil {
+		return header{}, err
+	}
+	l.r += headerBytes
+	return h, nil
+}
+
+// payload reads what follows a header and verifies the checksum.
+func (l *link) payload(h header, deadline time.Time) ([]byte, error) {
+	l.growForFrame(h.length)
+	if l.w-l.r < h.length {
+		if err := l.conn.SetReadDeadline(l.readBy(deadline)); err != nil {
+			return nil, l.readFault(err, headerBytes+l.w-l.r)
+		}
+		if err := l.fill(h.length); err != nil {
+			return nil, l.readFault(err, headerBytes+l.w-l.r)
+		}
+	}
+	payload := l.buf[l.r : l.r+h.length]
+	l.r += h.length
+	if err := h.check(payload); err != nil {
+		return nil, err
+	}
+	return payload, nil
+}
+
+// payloadInto is payload without a copy: into dst, [h.length]. With the last piece comes the following header.
+func (l *link) payloadInto(dst []byte, h header, deadline time.Time) error {
+	n := copy(dst, l.buf[l.r:l.w])
+	l.r += n
+	if n < len(dst) {
+		if err := l.conn.SetReadDeadline(l.readBy(deadline)); err != nil {
+			return l.readFault(err, headerBytes+n)
+		}
+	}
+	for n < len(dst) {
+		l.r, l.w = 0, 0
+		m, err := readVector(l.conn, dst[n:], l.buf[:headerBytes])
+		if err != nil {
+			return l.readFault(err, headerBytes+n)
+		}
+		l.w = max(0, m-(len(dst)-n))
+		n = min(len(dst), n+m)
+	}
+	return h.check(dst)
 }
 
 func (l *link) readBy(deadline time.Time) time.Time {
@@ -170,7 +217,24 @@ func (l *link) answerPing() {
 	}
 }
 
+// writeVector is write for frames in pieces, which it uses up.
+func (l *link) writeVector(pieces *net.Buffers) error {
+	l.wmu.Lock()
+	defer l.wmu.Unlock()
+	return l.sendLocked(func() error {
+		_, err := pieces.WriteTo(l.conn)
+		return err
+	})
+}
+
 func (l *link) writeLocked(frames []byte) error {
+	return l.sendLocked(func() error {
+		_, err := l.conn.Write(frames)
+		return err
+	})
+}
+
+func (l *link) sendLocked(send func() error) error {
 	if l.broken {
 		return faultf(ReasonPeerDied, "write to the peer: the connection is closed")
 	}
@@ -181,7 +245,7 @@ func (l *link) writeLocked(frames []byte) error {
 	if l.closing.Load() { // farewell's deadline may just have been overwritten
 		return faultf(ReasonPeerDied, "write to the peer: the connection is closing")
 	}
-	if _, err := l.conn.Write(frames); err != nil {
+	if err := send(); err != nil {
 		l.broken = true
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			return faultf(ReasonPeerDied, "the peer took no data for %v", l.idle)

@@ -25,6 +25,7 @@ type Prefill struct {
 	cfg         Config
 	layout      Layout
 	pages       Pages
+	direct      Direct // nil: pages are copied
 	ln          net.Listener
 	incarnation string
 	registered  chan struct{}
@@ -82,6 +83,10 @@ func NewPrefill(cfg Config, layout Layout, pages Pages) (*Prefill, error) {
 		cfg: cfg, layout: layout, pages: pages, ln: ln, incarnation: randomHex(),
 		registered: make(chan struct{}), stop: stop, batchPages: max(1, batchBytes/frame),
 		rooms: map[int64]*Sender{}, parked: map[int64]*arrival{}, over: map[int64]error{}, fresh: list.New(), links: map[*link]struct{}{},
+	}
+	p.direct = directOf(pages, layout)
+	if p.direct != nil {
+		frame = headerBytes // the rest is sent from its place
 	}
 	p.slabs.New = func() any { b := make([]byte, p.batchPages*frame); return &b }
 	p.wg.Add(2)

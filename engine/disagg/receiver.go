@@ -219,7 +219,7 @@ func (r *Receiver) converse(l *link) error {
 	r.mu.Unlock()
 	r.cfg.Wake()
 
-	l.pageBytes = r.d.layout.PageBytesPerLayer
+	l.pageBytes, l.exact = r.d.layout.PageBytesPerLayer, r.d.direct != nil
 	var dst []int32
 	progress := time.Time{} // last page; zero before Allocate
 	for {
@@ -227,7 +227,12 @@ func (r *Receiver) converse(l *link) error {
 		if dst != nil {
 			until = progress.Add(r.cfg.WaitingTimeout)
 		}
-		h, payload, err := l.next(until)
+		h, err := l.header(until)
+		direct := err == nil && dst != nil && r.d.direct != nil && h.typ == framePage
+		var payload []byte
+		if err == nil && !direct {
+			payload, err = l.payload(h, until)
+		}
 		if f := r.failure(); f != nil {
 			return f
 		}
@@ -247,8 +252,16 @@ func (r *Receiver) converse(l *link) error {
 		case h.typ == frameError:
 			return decodeError(payload)
 		case dst != nil && h.typ == framePage:
-			if err := r.store(dst, h, payload); err != nil {
+			if err := r.expectPage(h); err != nil {
 				return err
+			}
+			if direct {
+				err = r.fetch(l, dst, h, until)
+			} else {
+				err = r.d.pages.WritePage(h.layer, dst[h.ordinal], payload)
+			}
+			if err != nil {
+				return r.storeFault(h, err)
 			}
 			progress = time.Now()
 		case dst != nil && h.typ == frameFirst:
@@ -265,18 +278,33 @@ func (r *Receiver) destination() []int32 {
 	return r.dst
 }
 
-// store puts one layer of one page where it belongs.
-func (r *Receiver) store(dst []int32, h header, payload []byte) error {
+// expectPage checks that a page is due and notes that it came.
+func (r *Receiver) expectPage(h header) error {
 	if h.length != r.d.layout.PageBytesPerLayer {
 		return faultf(ReasonProtocol, "page %d of layer %d has %d bytes, want %d", h.ordinal, h.layer, h.length, r.d.layout.PageBytesPerLayer)
 	}
-	if err := r.got.add(h.layer, h.ordinal); err != nil {
+	return r.got.add(h.layer, h.ordinal)
+}
+
+// fetch reads a page into its place.
+func (r *Receiver) fetch(l *link, dst []int32, h header, until time.Time) error {
+	if place := r.d.direct.PageBytes(h.layer, dst[h.ordinal]); place != nil {
+		return l.payloadInto(place, h, until)
+	}
+	payload, err := l.payload(h, until)
+	if err != nil {
 		return err
 	}
-	if err := r.d.pages.WritePage(h.layer, dst[h.ordinal], payload); err != nil {
-		return faultf(ReasonLocal, "write page %d of layer %d: %w", h.ordinal, h.layer, err)
+	return r.d.pages.WritePage(h.layer, dst[h.ordinal], payload)
+}
+
+// storeFault names the page when this rank's memory refused it.
+func (r *Receiver) storeFault(h header, err error) error {
+	var f *fault
+	if errors.As(err, &f) {
+		return err // of the connection, or of the checksum
 	}
-	return nil
+	return faultf(ReasonLocal, "write page %d of layer %d: %w", h.ordinal, h.layer, err)
 }
 
 // complete checks that nothing is missing and acknowledges it.

@@ -1,6 +1,7 @@
 package disagg
 
 import (
+	"net"
 	"time"
 )
 
@@ -237,18 +238,18 @@ func (s *Sender) peerName() string {
 	return s.peer
 }
 
-// writePages reads the pages and sends them with one write.
+// writePages sends the pages with one write: from their place, or copied into one piece.
 func (s *Sender) writePages(refs []pageRef) error {
 	start := s.cfg.Now()
-	frame := headerBytes + s.p.layout.PageBytesPerLayer
 	slab := s.p.slab()
 	defer s.p.slabs.Put(slab)
-	for i, ref := range refs {
-		b := (*slab)[i*frame : (i+1)*frame]
-		s.p.pages.ReadPage(int(ref.layer), ref.page, b[headerBytes:])
-		putHeader(b, framePage, int(ref.layer), int(ref.ordinal), b[headerBytes:])
+	var err error
+	if s.p.direct != nil {
+		err = s.link.writeVector(s.p.gather(refs, *slab))
+	} else {
+		err = s.link.write(s.p.copyOut(refs, *slab))
 	}
-	if err := s.afterWrite(s.link.write((*slab)[:len(refs)*frame])); err != nil {
+	if err := s.afterWrite(err); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -256,6 +257,33 @@ func (s *Sender) writePages(refs []pageRef) error {
 	s.mu.Unlock()
 	s.addLatency(s.cfg.Now() - start)
 	return nil
+}
+
+// copyOut makes the frames of pages in slab.
+func (p *Prefill) copyOut(refs []pageRef, slab []byte) []byte {
+	frame := headerBytes + p.layout.PageBytesPerLayer
+	for i, ref := range refs {
+		b := slab[i*frame : (i+1)*frame]
+		p.pages.ReadPage(int(ref.layer), ref.page, b[headerBytes:])
+		putHeader(b, framePage, int(ref.layer), int(ref.ordinal), b[headerBytes:])
+	}
+	return slab[:len(refs)*frame]
+}
+
+// gather makes the frames of pages from headers in slab and the pages themselves.
+func (p *Prefill) gather(refs []pageRef, slab []byte) *net.Buffers {
+	pieces := make(net.Buffers, 0, 2*len(refs))
+	for i, ref := range refs {
+		page := p.direct.PageBytes(int(ref.layer), ref.page)
+		if page == nil {
+			page = make([]byte, p.layout.PageBytesPerLayer)
+			p.pages.ReadPage(int(ref.layer), ref.page, page)
+		}
+		h := slab[i*headerBytes : (i+1)*headerBytes]
+		putHeader(h, framePage, int(ref.layer), int(ref.ordinal), page)
+		pieces = append(pieces, h, page)
+	}
+	return &pieces
 }
 
 func (s *Sender) addLatency(nanos int64) {
