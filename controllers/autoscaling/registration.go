@@ -24,13 +24,13 @@ func apiServiceNames() []string {
 type RegistrationState string
 
 const (
-	// RegistrationUnknown: not looked at yet, or the look failed.
+	// RegistrationUnknown means that it was not looked at yet, or the look failed.
 	RegistrationUnknown RegistrationState = "Unknown"
-	// Registered: the APIService points here and trusts the certificate.
+	// Registered means that the APIService points here and trusts the certificate.
 	Registered RegistrationState = "Registered"
-	// RegistrationMissing: there is no such APIService; the chart makes it.
+	// RegistrationMissing means that there is no such APIService; the chart makes it.
 	RegistrationMissing RegistrationState = "Missing"
-	// RegistrationForeign: the APIService belongs to another adapter and is left alone. Autoscalers of pools then read no
+	// RegistrationForeign means that the APIService belongs to another adapter and is left alone. Autoscalers of pools then read no
 	// number; either remove the other adapter, or turn this one off and let the other serve the metrics.
 	RegistrationForeign RegistrationState = "Foreign"
 )

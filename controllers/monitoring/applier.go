@@ -30,13 +30,13 @@ import (
 type Outcome string
 
 const (
-	// Applied: it was made or changed.
+	// Applied means that it was made or changed.
 	Applied Outcome = "Applied"
-	// Unchanged: it is there as it should be.
+	// Unchanged means that it is there as it should be.
 	Unchanged Outcome = "Unchanged"
-	// CRDMissing: the cluster has no ServiceMonitor resource; Applier.Source tells when it gets one.
+	// CRDMissing means that the cluster has no ServiceMonitor resource; Applier.Source tells when it gets one.
 	CRDMissing Outcome = "CRDMissing"
-	// Failed: the API server refused it, or could not be reached.
+	// Failed means that the API server refused it, or could not be reached.
 	Failed Outcome = "Failed"
 )
 

@@ -15,11 +15,11 @@ import (
 type MissingReason string
 
 const (
-	// MissingNoSample: the pod was never polled with success, or does not exist.
+	// MissingNoSample means that the pod was never polled with success, or does not exist.
 	MissingNoSample MissingReason = "NoSample"
-	// MissingStale: the newest sample of the pod is too old to be a number.
+	// MissingStale means that the newest sample of the pod is too old to be a number.
 	MissingStale MissingReason = "Stale"
-	// MissingRank: the pod's sample is fresh and does not hold the rank.
+	// MissingRank means that the pod's sample is fresh and does not hold the rank.
 	MissingRank MissingReason = "RankAbsent"
 )
 
