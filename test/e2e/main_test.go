@@ -89,7 +89,7 @@ func describe(ctx context.Context, t *testing.T, namespace string) {
 		{"get", "inferenceservices.inference.sluice.dev,enginepools.inference.sluice.dev,hpa", "-n", namespace, "-o", "yaml"},
 		{"get", "pods", "-n", namespace, "-o", "wide"},
 		{"get", "events", "-n", namespace, "--sort-by=.lastTimestamp"},
-		{"logs", "-n", trial.SystemNamespace, "-l", "app.kubernetes.io/name=sluice", "--tail=100"},
+		{"logs", "-n", trial.SystemNamespace, "-l", "app.kubernetes.io/name=sluice-operator", "--tail=100"},
 		{"logs", "-n", namespace, "-l", "inference.sluice.dev/service", "--tail=40", "--prefix"},
 	} {
 		out, err := cluster.Kubectl(ctx, args...)
@@ -131,7 +131,7 @@ func until(t *testing.T, limit time.Duration, what string, look func(context.Con
 func operatorPod(t *testing.T) corev1.Pod {
 	t.Helper()
 	var pods corev1.PodList
-	if err := cluster.Client.List(t.Context(), &pods, client.InNamespace(trial.SystemNamespace), client.MatchingLabels{"app.kubernetes.io/name": "sluice"}); err != nil {
+	if err := cluster.Client.List(t.Context(), &pods, client.InNamespace(trial.SystemNamespace), client.MatchingLabels{"app.kubernetes.io/name": "sluice-operator"}); err != nil {
 		t.Fatal(err)
 	}
 	if len(pods.Items) != 1 {
