@@ -12,12 +12,10 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/sluice-dev/sluice/api/v1alpha1"
+	"github.com/sluice-dev/sluice/internal/version"
 	"github.com/sluice-dev/sluice/router/discovery"
 	"github.com/sluice-dev/sluice/router/proxy"
 )
-
-// version is set by the linker.
-var version = "dev"
 
 // options are the flags.
 type options struct {
@@ -47,7 +45,7 @@ func command(log *slog.Logger) *cobra.Command {
 			"decode engine's answer. Engines are the pods of --service in --namespace, or those given by --prefill, --decode\n" +
 			"and --worker. Unified engines (--worker) answer alone.",
 		Args:          cobra.NoArgs,
-		Version:       version,
+		Version:       version.Version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(c *cobra.Command, _ []string) error {

@@ -23,7 +23,7 @@ type Direct interface {
 }
 
 // directBytes is the smallest page that is worth its own system call on the receiving side.
-const directBytes = 8 << 10
+const directBytes = 32 << 10
 
 // directOf gives pages as Direct, or nil.
 func directOf(pages Pages, l Layout) Direct {

@@ -289,7 +289,7 @@ func TestTransfer(t *testing.T) {
 		{name: "page+1", reason: "a second page with one token", tokens: 5},
 		{name: "many", reason: "several pages", tokens: 41},
 		{name: "batches", reason: "more than one write", tokens: 400, layout: Layout{Layers: 2, PageSize: 4, PageBytesPerLayer: 16 << 10}},
-		{name: "direct", reason: "pages go from their place to their place", tokens: 401, layout: Layout{Layers: 3, PageSize: 4, PageBytesPerLayer: 16 << 10}, direct: true},
+		{name: "direct", reason: "pages go from their place to their place", tokens: 401, layout: Layout{Layers: 3, PageSize: 4, PageBytesPerLayer: 32 << 10}, direct: true},
 		{name: "direct, one page", reason: "the first frame follows the first page", tokens: 4, layout: Layout{Layers: 1, PageSize: 4, PageBytesPerLayer: directBytes}, direct: true},
 		{name: "direct, large pages", reason: "a page is larger than a batch", tokens: 9, layout: Layout{Layers: 2, PageSize: 4, PageBytesPerLayer: 1 << 20}, direct: true},
 		{name: "direct, odd pages", reason: "nothing is aligned", tokens: 77, layout: Layout{Layers: 2, PageSize: 4, PageBytesPerLayer: directBytes + 13}, direct: true},

@@ -28,13 +28,13 @@ type wire struct {
 	wg     sync.WaitGroup
 }
 
-func newWire(t *testing.T, p *pair) (*wire, request.Bootstrap) {
+func newWire(t *testing.T, p *pair, damage func([]byte)) (*wire, request.Bootstrap) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &wire{ln: ln, target: p.prefill.Addr().String()}
+	w := &wire{ln: ln, target: p.prefill.Addr().String(), damage: damage}
 	w.wg.Go(func() {
 		for {
 			near, err := ln.Accept()
@@ -168,7 +168,7 @@ func TestDeath(t *testing.T) {
 					}
 				}
 				p := newPair(t, pairOptions{prefill: idle, decode: idle})
-				w, b := newWire(t, p)
+				w, b := newWire(t, p, nil)
 				p.pm.own(seq(0, 3), true)
 				p.dm.own(seq(4, 3), true)
 				s, r := ph.reach(p, b)
@@ -191,7 +191,7 @@ func TestDeath(t *testing.T) {
 	}
 	t.Run("decode dies before its room is open", func(t *testing.T) {
 		p := newPair(t, pairOptions{})
-		w, b := newWire(t, p)
+		w, b := newWire(t, p, nil)
 		r, err := p.decode.Open(b, 9)
 		if err != nil {
 			t.Fatal(err)
@@ -631,12 +631,11 @@ func TestDamageOnTheWay(t *testing.T) {
 	for _, direct := range []bool{false, true} {
 		t.Run(fmt.Sprintf("direct=%v", direct), func(t *testing.T) {
 			p := newPair(t, pairOptions{layoutP: Layout{Layers: 1, PageSize: 4, PageBytesPerLayer: 32 << 10}, direct: direct})
-			w, b := newWire(t, p)
-			w.damage = func(b []byte) {
+			_, b := newWire(t, p, func(b []byte) {
 				if len(b) > 4096 {
 					b[2000] ^= 0x10
 				}
-			}
+			})
 			s, _ := p.prefill.Open(1, 9)
 			r, _ := p.decode.Open(b, 9)
 			p.until(r, WaitingPages)
@@ -661,10 +660,9 @@ func TestDeathWithinAPage(t *testing.T) {
 	for _, direct := range []bool{false, true} {
 		t.Run(fmt.Sprintf("direct=%v", direct), func(t *testing.T) {
 			p := newPair(t, pairOptions{layoutP: l, direct: direct})
-			w, b := newWire(t, p)
 			passed := 0
 			half := make(chan struct{})
-			w.damage = func(b []byte) {
+			w, b := newWire(t, p, func(b []byte) {
 				if passed += len(b); passed > 2<<20 {
 					select {
 					case <-half:
@@ -672,7 +670,7 @@ func TestDeathWithinAPage(t *testing.T) {
 						close(half)
 					}
 				}
-			}
+			})
 			s, _ := p.prefill.Open(1, 4)
 			r, _ := p.decode.Open(b, 4)
 			p.until(r, WaitingPages)
