@@ -326,6 +326,38 @@ func TestRollOut(t *testing.T) {
 	trial.untilSettled("uni")
 }
 
+// TestBrokenRevision: engines that serve stay while the new revision does not, and going back is possible.
+func TestBrokenRevision(t *testing.T) {
+	trial := newTrial(t)
+	service := trial.apply(unified)
+	trial.untilSettled("uni")
+	before := trial.pool("uni", "main").Status.Revision
+	trial.kubelet.setHold(func(pod *corev1.Pod) bool { return pod.Labels[v1alpha1.LabelRevision] != before })
+	change(trial, service, func(s *v1alpha1.InferenceService) { s.Spec.Engine.Args = []string{"--no-such-flag"} })
+	trial.until("the new revision's pod", func() (bool, string) {
+		got := names(trial.pods("main"))
+		return slices.Equal(got, []string{"uni-main-0-0", "uni-main-1-0"}), fmt.Sprint(got)
+	})
+	trial.untilPolled(5)
+	old := trial.pods("main")[0]
+	if old.Labels[v1alpha1.LabelRevision] != before || !isReady(old) || old.Annotations[v1alpha1.AnnotationDraining] != "" {
+		t.Errorf("the old engine was touched before the new one served: %v", old.ObjectMeta)
+	}
+	service = trial.untilCondition("uni", v1alpha1.ConditionProgressing, metav1.ConditionTrue, "PoolsChanging")
+	if !meta.IsStatusConditionTrue(service.Status.Conditions, v1alpha1.ConditionReady) {
+		t.Error("the service is not ready although its old engine serves")
+	}
+	change(trial, service, func(s *v1alpha1.InferenceService) { s.Spec.Engine.Args = nil })
+	trial.until("the broken pod to go", func() (bool, string) {
+		got := names(trial.pods("main"))
+		return slices.Equal(got, []string{"uni-main-0-0"}), fmt.Sprint(got)
+	})
+	trial.untilSettled("uni")
+	if after := trial.pods("main")[0]; after.UID != old.UID {
+		t.Error("the old engine was replaced although its revision is wanted again")
+	}
+}
+
 func isReady(pod *corev1.Pod) bool {
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == corev1.PodReady {

@@ -161,7 +161,3 @@ type Spread struct {
 	// +optional
 	MaxAt string `json:"maxAt,omitempty"`
 }
-
-func init() {
-	SchemeBuilder.Register(&EnginePool{}, &EnginePoolList{})
-}

@@ -448,7 +448,3 @@ type PoolStatus struct {
 	// +optional
 	Load *PoolLoad `json:"load,omitempty"`
 }
-
-func init() {
-	SchemeBuilder.Register(&InferenceService{}, &InferenceServiceList{})
-}

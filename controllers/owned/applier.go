@@ -22,11 +22,11 @@ import (
 type Outcome string
 
 const (
-	// Unchanged: the object was as wanted; nothing was written.
+	// Unchanged is the outcome when the object was as wanted; nothing was written.
 	Unchanged Outcome = "Unchanged"
-	// Created: the object did not exist.
+	// Created is the outcome when the object did not exist.
 	Created Outcome = "Created"
-	// Updated: the object was not as wanted.
+	// Updated is the outcome when the object was not as wanted.
 	Updated Outcome = "Updated"
 )
 
@@ -117,7 +117,7 @@ func (a Applier) Delete(ctx context.Context, want client.Object) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("read %s %s: %w", kind, client.ObjectKeyFromObject(want), err)
 	}
-	if checkOwner(kind, want, live) != nil || live.GetDeletionTimestamp() != nil {
+	if !isOwned(want, live) || live.GetDeletionTimestamp() != nil {
 		return false, nil
 	}
 	uid := live.GetUID()
@@ -150,11 +150,16 @@ func (a Applier) empty(like client.Object) (client.Object, error) {
 
 // checkOwner compares the controllers of two objects.
 func checkOwner(kind string, want, live client.Object) error {
-	wanted, got := metav1.GetControllerOf(want), metav1.GetControllerOf(live)
-	if wanted != nil && got != nil && wanted.UID == got.UID {
+	if isOwned(want, live) {
 		return nil
 	}
 	return NewNotOwnedError(kind, live)
+}
+
+// isOwned says whether both objects have the same controller.
+func isOwned(want, live client.Object) bool {
+	wanted, got := metav1.GetControllerOf(want), metav1.GetControllerOf(live)
+	return wanted != nil && got != nil && wanted.UID == got.UID
 }
 
 // NewNotOwnedError tells that an object belongs to another.

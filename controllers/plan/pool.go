@@ -65,11 +65,16 @@ type Action struct {
 type Cause string
 
 const (
-	CauseScaleOut Cause = "ScaleOut" // more demand than replicas
-	CauseScaleIn  Cause = "ScaleIn"  // more replicas than demand
-	CauseReplace  Cause = "Replace"  // a replica failed
-	CauseRollOut  Cause = "RollOut"  // a new revision
-	CauseUndrain  Cause = "Undrain"  // demand came back during a scale-in
+	// CauseScaleOut is more demand than replicas.
+	CauseScaleOut Cause = "ScaleOut"
+	// CauseScaleIn is more replicas than demand.
+	CauseScaleIn Cause = "ScaleIn"
+	// CauseReplace is a failed replica.
+	CauseReplace Cause = "Replace"
+	// CauseRollOut is a new revision.
+	CauseRollOut Cause = "RollOut"
+	// CauseUndrain is demand that came back during a scale-in.
+	CauseUndrain Cause = "Undrain"
 )
 
 // PoolPlan is what to do with a pool now.

@@ -16,13 +16,13 @@ import (
 type ReplicaPhase int
 
 const (
-	// ReplicaStarting: every pod waits, is pulled or loads the model; the replica never served.
+	// ReplicaStarting means that every pod waits, is pulled or loads the model; the replica never served.
 	ReplicaStarting ReplicaPhase = iota
-	// ReplicaReady: every pod is there and ready; the replica serves.
+	// ReplicaReady means that every pod is there and ready; the replica serves.
 	ReplicaReady
-	// ReplicaUnready: the replica started, and some pod is not ready now. It may hold requests.
+	// ReplicaUnready means that the replica started, and some pod is not ready now. It may hold requests.
 	ReplicaUnready
-	// ReplicaFailed: a pod has ended, or one is missing from a replica that had started. It never serves again.
+	// ReplicaFailed means that a pod has ended, or one is missing from a replica that had started. It never serves again.
 	ReplicaFailed
 )
 
