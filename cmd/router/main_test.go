@@ -127,7 +127,7 @@ func TestDrainTimeout(t *testing.T) {
 	began := make(chan struct{})
 	engine := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/generate" {
-			io.Copy(io.Discard, r.Body) //nolint:errcheck // so that the end of the client is noticed
+			io.Copy(io.Discard, r.Body) // so that the end of the client is noticed
 			close(began)
 			<-r.Context().Done()
 		}

@@ -281,6 +281,6 @@ func (l *link) farewell(err error) {
 	l.close()
 }
 
-func (l *link) close() { l.conn.Close() } //nolint:errcheck // the only failure is "closed already"
+func (l *link) close() { l.conn.Close() }
 
 func (l *link) peer() string { return l.conn.RemoteAddr().String() }

@@ -350,7 +350,7 @@ func (p *Prefill) arrive(a *arrival) error {
 		return faultf(ReasonOverload, "%d decode ranks wait for rooms that are not open yet", p.cfg.MaxParked)
 	}
 	if mismatch != nil {
-		a.fault = mismatch.(*fault) //nolint:errcheck,forcetypeassert // compareLayouts gives nothing else
+		a.fault = asFault(mismatch)
 	}
 	p.parked[room] = a
 	a.timer = time.AfterFunc(p.cfg.BootstrapTimeout, func() { p.expire(a) })

@@ -110,7 +110,7 @@ func (r *Receiver) meet() (*link, error) {
 	}
 	tune(conn)
 	if len(r.cfg.Secret) == 0 && !isLoopbackAddr(conn.RemoteAddr()) {
-		conn.Close() //nolint:errcheck // nothing was sent
+		conn.Close()
 		return nil, &fault{reason: ReasonAuth, err: fmt.Errorf("prefill rank at %s: %w", addr, errNoSecret)}
 	}
 	l := newLink(conn, r.cfg.IdleTimeout)

@@ -10,7 +10,7 @@ import (
 type State uint8
 
 const (
-	// Bootstrapping: the peers have not met yet.
+	// Bootstrapping means: the peers have not met yet.
 	Bootstrapping State = iota
 	// WaitingPages (decode): the peer is there; Allocate is due.
 	WaitingPages
@@ -20,9 +20,9 @@ const (
 	Sending
 	// Transferring (decode): pages were allocated and are being filled.
 	Transferring
-	// Done: all pages and the first token arrived, and both sides know. Settled.
+	// Done means: all pages and the first token arrived, and both sides know. Settled.
 	Done
-	// Failed: Err says why. Settled.
+	// Failed means: Err says why. Settled.
 	Failed
 )
 
@@ -61,29 +61,29 @@ func checkTransition(from, to State) {
 type Reason string
 
 const (
-	// ReasonTimeout: the peer, its pages or its ack did not come in time.
+	// ReasonTimeout means: the peer, its pages or its ack did not come in time.
 	ReasonTimeout Reason = "timeout"
-	// ReasonPeerDied: the connection broke, or the peer was silent longer than IdleTimeout.
+	// ReasonPeerDied means: the connection broke, or the peer was silent longer than IdleTimeout.
 	ReasonPeerDied Reason = "peer_died"
-	// ReasonUnreachable: the bootstrap server or the prefill rank could not be reached.
+	// ReasonUnreachable means: the bootstrap server or the prefill rank could not be reached.
 	ReasonUnreachable Reason = "unreachable"
-	// ReasonAuth: the peers do not share the secret.
+	// ReasonAuth means: the peers do not share the secret.
 	ReasonAuth Reason = "auth"
-	// ReasonMismatch: the peers differ in model, layout or prompt length.
+	// ReasonMismatch means: the peers differ in model, layout or prompt length.
 	ReasonMismatch Reason = "mismatch"
-	// ReasonStale: the peer is not the process that was registered, or the room is over already.
+	// ReasonStale means: the peer is not the process that was registered, or the room is over already.
 	ReasonStale Reason = "stale"
-	// ReasonDamaged: a page's checksum is wrong.
+	// ReasonDamaged means: a page's checksum is wrong.
 	ReasonDamaged Reason = "damaged"
-	// ReasonProtocol: a frame that is not allowed here: wrong order, ordinal, size, a duplicate, or missing pages.
+	// ReasonProtocol means: a frame that is not allowed here: wrong order, ordinal, size, a duplicate, or missing pages.
 	ReasonProtocol Reason = "protocol"
-	// ReasonAborted: this side ended the session with Abort or Close.
+	// ReasonAborted means: this side ended the session with Abort or Close.
 	ReasonAborted Reason = "aborted"
-	// ReasonPeerAborted: the other side did.
+	// ReasonPeerAborted means: the other side did.
 	ReasonPeerAborted Reason = "peer_aborted"
-	// ReasonOverload: the prefill rank holds as many waiting peers as it may.
+	// ReasonOverload means: the prefill rank holds as many waiting peers as it may.
 	ReasonOverload Reason = "overload"
-	// ReasonLocal: this rank's own memory refused a page, or its scheduler broke the calling rules.
+	// ReasonLocal means: this rank's own memory refused a page, or its scheduler broke the calling rules.
 	ReasonLocal Reason = "local"
 )
 
@@ -154,12 +154,12 @@ type Event struct {
 type EventKind uint8
 
 const (
-	// EventRegistered: the prefill rank is known to its bootstrap server.
+	// EventRegistered means: the prefill rank is known to its bootstrap server.
 	EventRegistered EventKind = iota
-	// EventRegisterRetry: registration failed and will be tried again.
+	// EventRegisterRetry means: registration failed and will be tried again.
 	EventRegisterRetry
-	// EventRefused: a connection to the prefill rank was refused before it could touch a room.
+	// EventRefused means: a connection to the prefill rank was refused before it could touch a room.
 	EventRefused
-	// EventFailed: a session ended in Failed.
+	// EventFailed means: a session ended in Failed.
 	EventFailed
 )

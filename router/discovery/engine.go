@@ -23,11 +23,11 @@ const (
 type State string
 
 const (
-	// StateReady: it may.
+	// StateReady means: it may.
 	StateReady State = "ready"
-	// StateNotReady: it is starting, its health check fails, or it has no address yet.
+	// StateNotReady means: it is starting, its health check fails, or it has no address yet.
 	StateNotReady State = "not_ready"
-	// StateDraining: it finishes what it has and is about to go.
+	// StateDraining means: it finishes what it has and is about to go.
 	StateDraining State = "draining"
 )
 

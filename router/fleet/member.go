@@ -53,11 +53,11 @@ func (m *member) succeeded() { m.failures, m.trial = 0, false }
 type Result uint8
 
 const (
-	// Succeeded: the engine answered as a living engine does, whatever the answer was.
+	// Succeeded means: the engine answered as a living engine does, whatever the answer was.
 	Succeeded Result = iota
-	// Unknown: the use ended before the engine could show anything, for example because the client went.
+	// Unknown means: the use ended before the engine could show anything, for example because the client went.
 	Unknown
-	// Failed: the engine could not be reached, broke off, or said that it cannot serve. It is quarantined.
+	// Failed means: the engine could not be reached, broke off, or said that it cannot serve. It is quarantined.
 	Failed
 )
 

@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"flag"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"slices"
@@ -62,7 +63,7 @@ func TestExposition(t *testing.T) {
 		t.Errorf("the next listener heard %d events, want %d", next.n, want)
 	}
 	w := httptest.NewRecorder()
-	m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	m.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	var lines []string
 	for line := range strings.Lines(w.Body.String()) {
 		if strings.Contains(line, "sluice_router_") {

@@ -99,7 +99,7 @@ func (a *answer) good() bool { return a.err == nil && a.resp.StatusCode < 400 }
 
 func (a *answer) close() {
 	if a != nil && a.resp != nil {
-		a.resp.Body.Close() //nolint:errcheck // nothing to do about it
+		a.resp.Body.Close()
 	}
 }
 
@@ -121,7 +121,7 @@ func (p *Proxy) send(ctx context.Context, engine discovery.Engine, r *http.Reque
 	if _, given := req.Header["X-Idempotency-Key"]; !given {
 		req.Header["X-Idempotency-Key"] = nil
 	}
-	if a.resp, err = p.transport.RoundTrip(req); err != nil {
+	if a.resp, err = p.transport.RoundTrip(req); err != nil { //nolint:bodyclose // answer.close does
 		a.err = fmt.Errorf("%s engine %s: %w", engine.Role, engine.Name, err)
 		return a
 	}

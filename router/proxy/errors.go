@@ -72,5 +72,5 @@ func (e *apiError) write(w http.ResponseWriter) {
 		h.Set("Retry-After", strconv.Itoa(e.retryAfter))
 	}
 	w.WriteHeader(e.status)
-	w.Write(body) //nolint:errcheck // the client went
+	w.Write(body)
 }

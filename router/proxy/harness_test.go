@@ -223,7 +223,6 @@ type router struct {
 	proxy *Proxy
 	fleet *fleet.Fleet
 	seen  *transcript
-	log   *strings.Builder
 }
 
 type routerOptions struct {

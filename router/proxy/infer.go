@@ -34,7 +34,7 @@ func (p *Proxy) infer(c *call) {
 		asked := p.cfg.Now()
 		lease, err := p.fleet.Acquire(ctx, int64(len(body)/4), &avoid, p.patience(last))
 		if err != nil {
-			p.giveUp(c, ctx, last, err)
+			p.giveUp(ctx, c, last, err)
 			return
 		}
 		leased := p.cfg.Now()
@@ -50,7 +50,7 @@ func (p *Proxy) infer(c *call) {
 			return
 		}
 		if !last.again || attempt == p.cfg.MaxRetries || ctx.Err() != nil {
-			p.giveUp(c, ctx, last, nil)
+			p.giveUp(ctx, c, last, nil)
 			return
 		}
 		last.avoid(&avoid)
@@ -69,7 +69,7 @@ func (p *Proxy) patience(last *failure) time.Duration {
 }
 
 // giveUp answers a request that no engine answered well.
-func (p *Proxy) giveUp(c *call, ctx context.Context, last *failure, acquire error) {
+func (p *Proxy) giveUp(ctx context.Context, c *call, last *failure, acquire error) {
 	switch {
 	case c.r.Context().Err() != nil:
 		c.outcome, c.status = OutcomeClientClosed, statusClientClosed

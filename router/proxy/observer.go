@@ -6,19 +6,19 @@ import "time"
 type Outcome string
 
 const (
-	// OutcomeOK: the whole answer of an engine, status below 400, was passed on.
+	// OutcomeOK means: the whole answer of an engine, status below 400, was passed on.
 	OutcomeOK Outcome = "ok"
-	// OutcomeClientError: the request was at fault: a status from 400 to 499.
+	// OutcomeClientError means: the request was at fault: a status from 400 to 499.
 	OutcomeClientError Outcome = "client_error"
-	// OutcomeClientClosed: the client went before its answer was complete.
+	// OutcomeClientClosed means: the client went before its answer was complete.
 	OutcomeClientClosed Outcome = "client_closed"
-	// OutcomeNoEngine: no engine became usable in time.
+	// OutcomeNoEngine means: no engine became usable in time.
 	OutcomeNoEngine Outcome = "no_engine"
-	// OutcomeEngineError: an engine failed, and so did every retry: a status from 500 on.
+	// OutcomeEngineError means: an engine failed, and so did every retry: a status from 500 on.
 	OutcomeEngineError Outcome = "engine_error"
-	// OutcomeBroken: the engine broke off after the first byte.
+	// OutcomeBroken means: the engine broke off after the first byte.
 	OutcomeBroken Outcome = "broken"
-	// OutcomeTimeout: the request took longer than --request-timeout.
+	// OutcomeTimeout means: the request took longer than --request-timeout.
 	OutcomeTimeout Outcome = "timeout"
 )
 
@@ -30,6 +30,7 @@ func Outcomes() []Outcome {
 // RetryReason is why another pair was tried: a closed set, fit for a label.
 type RetryReason string
 
+// The reasons.
 const (
 	RetryConnect  RetryReason = "connect"  // an engine could not be reached
 	RetryReset    RetryReason = "reset"    // an engine closed the connection before its first byte
@@ -47,12 +48,12 @@ type Observer interface {
 	// Started and Finished enclose each request.
 	Started(route string)
 	Finished(route string, status int, outcome Outcome, took time.Duration)
-	// Waited: a request waited that long for a usable engine.
+	// Waited means: a request waited that long for a usable engine.
 	Waited(took time.Duration)
-	// Forwarded: the router's own work from the last byte of the request to handing it to the engines took that long,
+	// Forwarded means: the router's own work from the last byte of the request to handing it to the engines took that long,
 	// without the wait for a usable engine.
 	Forwarded(route string, took time.Duration)
-	// FirstByte: that long after its start the request's first answer byte went to the client.
+	// FirstByte means: that long after its start the request's first answer byte went to the client.
 	FirstByte(route string, took time.Duration)
 	Retried(reason RetryReason)
 }

@@ -22,12 +22,10 @@ var ignoreHeader = cmpopts.IgnoreUnexported(reply{})
 
 // set is a fleet of a test: p0, p1… and d0, d1… (and u0…).
 type set struct {
-	rooms             *rooms
-	prefill, decode   []*engine
-	unified           []*engine
-	prefills, decodes int
-	unifieds          int
-	all               []*engine
+	rooms           *rooms
+	prefill, decode []*engine
+	unified         []*engine
+	all             []*engine
 }
 
 func newSet(t testing.TB, prefills, decodes, unifieds int) *set {

@@ -89,8 +89,8 @@ func (c *call) breakOff(a *answer, tail []byte, e *apiError) {
 	if len(tail) > 0 && !bytes.Equal(tail, []byte("\n\n")) {
 		b = append(b, '\n', '\n') // end the event that was cut
 	}
-	c.w.Write(append(b, e.event()...)) //nolint:errcheck // the client went
-	c.control.Flush()                  //nolint:errcheck // as above
+	c.w.Write(append(b, e.event()...))
+	c.control.Flush()
 }
 
 // relay sends an answer whose outcome is decided.

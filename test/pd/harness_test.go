@@ -99,7 +99,7 @@ func start(t *testing.T, name, program string, args ...string) *process {
 		t.Fatal(err)
 	}
 	go func() {
-		p.cmd.Wait() //nolint:errcheck // killed most of the time
+		p.cmd.Wait() // killed most of the time
 		close(p.ended)
 	}()
 	t.Cleanup(func() {
@@ -113,7 +113,7 @@ func start(t *testing.T, name, program string, args ...string) *process {
 
 // kill ends the process at once, as the kernel does when memory is short.
 func (p *process) kill() {
-	p.cmd.Process.Signal(syscall.SIGKILL) //nolint:errcheck // it may have ended
+	p.cmd.Process.Signal(syscall.SIGKILL) // it may have ended
 	<-p.ended
 }
 
