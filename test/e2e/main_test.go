@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -127,13 +128,14 @@ func until(t *testing.T, limit time.Duration, what string, look func(context.Con
 	}
 }
 
-// operatorPod gives the operator's only pod.
+// operatorPod gives the operator's only pod that is not on its way out.
 func operatorPod(t *testing.T) corev1.Pod {
 	t.Helper()
 	var pods corev1.PodList
 	if err := cluster.Client.List(t.Context(), &pods, client.InNamespace(trial.SystemNamespace), client.MatchingLabels{"app.kubernetes.io/name": "sluice-operator"}); err != nil {
 		t.Fatal(err)
 	}
+	pods.Items = slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool { return pod.DeletionTimestamp != nil })
 	if len(pods.Items) != 1 {
 		t.Fatalf("%d operator pods, want 1", len(pods.Items))
 	}
