@@ -32,7 +32,6 @@ type kubelet struct {
 	mu      sync.Mutex
 	engines map[types.UID]*fakeEngine
 	hold    func(*corev1.Pod) bool // pods that do not become ready
-	endless bool                   // deleted pods stay until it is false
 }
 
 // fakeEngine answers /v1/loads for one pod.
@@ -102,12 +101,10 @@ func (k *kubelet) syncPod(ctx context.Context, pod *corev1.Pod) {
 	defer k.mu.Unlock()
 	engine := k.engines[pod.UID]
 	if pod.DeletionTimestamp != nil {
-		if !k.endless {
-			_ = k.api.Delete(ctx, pod, client.GracePeriodSeconds(0))
-			if engine != nil {
-				engine.server.Close()
-				delete(k.engines, pod.UID)
-			}
+		_ = k.api.Delete(ctx, pod, client.GracePeriodSeconds(0))
+		if engine != nil {
+			engine.server.Close()
+			delete(k.engines, pod.UID)
 		}
 		return
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -264,6 +265,30 @@ func TestPoolIdentityIsImmutable(t *testing.T) {
 			err := api.Update(t.Context(), changed)
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("refused with %v, want it to hold %s", err, test.want)
+			}
+		})
+	}
+}
+
+func TestSamplesAreAccepted(t *testing.T) {
+	files, err := filepath.Glob("../../config/samples/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("found samples %v: %v", files, err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tree := map[string]any{}
+			if err := yaml.Unmarshal(text, &tree); err != nil {
+				t.Fatal(err)
+			}
+			sample := &unstructured.Unstructured{Object: tree}
+			sample.SetNamespace("default")
+			if err := api.Create(t.Context(), sample, client.DryRunAll, client.FieldValidation(metav1.FieldValidationStrict)); err != nil {
+				t.Error(err)
 			}
 		})
 	}

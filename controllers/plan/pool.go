@@ -222,7 +222,7 @@ func (p *planner) complete() {
 	for _, replica := range p.active {
 		if len(replica.Missing) > 0 && replica.Revision == p.Revision {
 			p.act(Action{Kind: CreateReplica, Ordinal: replica.Ordinal, Restarts: replica.Restarts, Cause: CauseScaleOut,
-				Reason: fmt.Sprintf("%d pods are missing: complete replica %d", len(replica.Missing), replica.Ordinal)})
+				Reason: fmt.Sprintf("it lacks %s: complete replica %d", amount(int64(len(replica.Missing)), "pod"), replica.Ordinal)})
 		}
 	}
 }
@@ -334,7 +334,7 @@ func (p *planner) finish() PoolPlan {
 		waits = append(waits, fmt.Sprintf("%d leaving", leaving))
 	}
 	p.plan.Progressing = len(waits) > 0 || len(p.active) != int(p.Allocation.Replicas)
-	p.plan.Progress = fmt.Sprintf("%d replicas, %d allocated", p.plan.Counts.Replicas, p.plan.Counts.Allocated)
+	p.plan.Progress = fmt.Sprintf("%s, %d allocated", amount(int64(p.plan.Counts.Replicas), "replica"), p.plan.Counts.Allocated)
 	if len(waits) > 0 {
 		p.plan.Progress += ": " + strings.Join(waits, ", ")
 	}
@@ -427,7 +427,15 @@ func (r Replica) outstanding() string {
 	if !r.OutstandingKnown {
 		return "an unknown number of requests"
 	}
-	return fmt.Sprintf("%d requests", r.Outstanding)
+	return amount(r.Outstanding, "request")
+}
+
+// amount gives "1 pod" or "2 pods".
+func amount(n int64, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 func backoff(restarts int32) time.Duration {

@@ -67,7 +67,7 @@ func TestPlanPool(t *testing.T) {
 		{
 			name: "scale-in", reason: "the replica with the least work goes", demand: 2,
 			replicas: []Replica{ready(0, 3), ready(1, 1), ready(2, 2)},
-			want:     []brief{{DrainReplica, 1, "demand 2, allocated 2 (bound: none), 3 active: drain replica 1 (ready, 1 requests outstanding)"}},
+			want:     []brief{{DrainReplica, 1, "demand 2, allocated 2 (bound: none), 3 active: drain replica 1 (ready, 1 request outstanding)"}},
 			counts:   v1alpha1.ReplicaCounts{Replicas: 3, ReadyReplicas: 2, UpdatedReplicas: 2, Allocated: 2, DrainingReplicas: 1},
 			progress: "3 replicas, 2 allocated: 1 leaving",
 		},
@@ -143,20 +143,20 @@ func TestPlanPool(t *testing.T) {
 			replicas: []Replica{with(ready(0, 0), failed(0, 0))},
 			want:     []brief{{ReplaceReplica, 0, "engine of pod p ended with code 1, failure 1 in a row: replace replica 0 by 0"}},
 			counts:   v1alpha1.ReplicaCounts{Replicas: 1, UpdatedReplicas: 1, Allocated: 1},
-			progress: "1 replicas, 1 allocated: 1 starting",
+			progress: "1 replica, 1 allocated: 1 starting",
 		},
 		{
 			name: "third failure", reason: "the delay is 20 s by now", demand: 1,
 			replicas: []Replica{with(ready(0, 0), failed(2, 5*time.Second))},
 			counts:   v1alpha1.ReplicaCounts{Replicas: 1, UpdatedReplicas: 1, Allocated: 1},
-			progress: "1 replicas, 1 allocated: 1 starting", after: 15 * time.Second,
+			progress: "1 replica, 1 allocated: 1 starting", after: 15 * time.Second,
 		},
 		{
 			name: "failure of a stable replica", reason: "after ten good minutes the count starts anew", demand: 1,
 			replicas: []Replica{with(ready(0, 0), func(r *Replica) { failed(5, 0)(r); r.Ran = 11 * time.Minute })},
 			want:     []brief{{ReplaceReplica, 0, "engine of pod p ended with code 1, failure 1 in a row: replace replica 0 by 0"}},
 			counts:   v1alpha1.ReplicaCounts{Replicas: 1, UpdatedReplicas: 1, Allocated: 1},
-			progress: "1 replicas, 1 allocated: 1 starting",
+			progress: "1 replica, 1 allocated: 1 starting",
 		},
 		{
 			name: "one pod of several failed", reason: "the others still end, so another ordinal is taken", demand: 1,
@@ -175,16 +175,16 @@ func TestPlanPool(t *testing.T) {
 		{
 			name: "a replica in part", reason: "its missing pods are made", demand: 1,
 			replicas: []Replica{with(ready(0, 0), func(r *Replica) { starting(r); r.Missing = []int32{1} })},
-			want:     []brief{{CreateReplica, 0, "1 pods are missing: complete replica 0"}},
+			want:     []brief{{CreateReplica, 0, "it lacks 1 pod: complete replica 0"}},
 			counts:   v1alpha1.ReplicaCounts{Replicas: 1, UpdatedReplicas: 1, Allocated: 1},
-			progress: "1 replicas, 1 allocated: 1 starting",
+			progress: "1 replica, 1 allocated: 1 starting",
 		},
 		{
 			name: "a replica ends in part", reason: "pods of a replica end together", demand: 0,
 			replicas: []Replica{with(ready(0, 0), func(r *Replica) { r.Deleting = true })},
 			want:     []brief{{DeleteReplica, 0, "pods of a replica end together, 1 have not been told: delete replica 0"}},
 			counts:   v1alpha1.ReplicaCounts{Replicas: 1, DrainingReplicas: 1},
-			progress: "1 replicas, 0 allocated: 1 leaving",
+			progress: "1 replica, 0 allocated: 1 leaving",
 		},
 		{
 			name: "roll-out starts", reason: "one more of the new revision, nobody leaves yet", demand: 2,
@@ -202,7 +202,7 @@ func TestPlanPool(t *testing.T) {
 		{
 			name: "roll-out goes on", reason: "the new one is ready, so an old one drains: the one with the least work", demand: 2,
 			replicas: []Replica{old(0, 1), old(1, 2), ready(2, 0)},
-			want:     []brief{{DrainReplica, 0, "2 of 3 replicas are older than revision new, 3 ready: drain replica 0 (ready, 1 requests outstanding)"}},
+			want:     []brief{{DrainReplica, 0, "2 of 3 replicas are older than revision new, 3 ready: drain replica 0 (ready, 1 request outstanding)"}},
 			counts:   v1alpha1.ReplicaCounts{Replicas: 3, ReadyReplicas: 2, UpdatedReplicas: 1, Allocated: 2, DrainingReplicas: 1},
 			progress: "3 replicas, 2 allocated: 1 of an older revision, 1 leaving",
 		},
@@ -234,7 +234,7 @@ func TestPlanPool(t *testing.T) {
 			replicas: []Replica{ready(0, 1), ready(1, 0)},
 			want: []brief{
 				{DrainReplica, 1, "demand 0, allocated 0 (bound: none), 2 active: drain replica 1 (ready, 0 requests outstanding)"},
-				{DrainReplica, 0, "demand 0, allocated 0 (bound: none), 1 active: drain replica 0 (ready, 1 requests outstanding)"},
+				{DrainReplica, 0, "demand 0, allocated 0 (bound: none), 1 active: drain replica 0 (ready, 1 request outstanding)"},
 			},
 			counts:   v1alpha1.ReplicaCounts{Replicas: 2, DrainingReplicas: 2},
 			progress: "2 replicas, 0 allocated: 2 leaving",
