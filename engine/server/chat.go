@@ -45,17 +45,12 @@ const roleAssistant = "assistant"
 
 func (s *Server) chatCompletions(w http.ResponseWriter, r *http.Request) {
 	arrival := s.arrival()
-	e, err := s.admit()
+	e, o, err := s.receive(w, r)
 	if err != nil {
 		writeError(w, err)
 		return
 	}
 	defer s.dismiss()
-	o, err := s.body(w, r)
-	if err != nil {
-		writeError(w, err)
-		return
-	}
 	req, err := s.readChat(r, e, o, arrival)
 	if err != nil {
 		writeError(w, err)
@@ -67,7 +62,9 @@ func (s *Server) chatCompletions(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if req.stream {
-		s.streamChat(r.Context(), newEventStream(w), j, req.options)
+		events, ctx, end := s.newEventStream(w, r)
+		defer end()
+		s.streamChat(ctx, events, j, req.options)
 		return
 	}
 	answers, err := j.collect(r.Context())

@@ -66,17 +66,12 @@ func maxTokensField(o *object) string {
 
 func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
 	arrival := s.arrival()
-	e, err := s.admit()
+	e, o, err := s.receive(w, r)
 	if err != nil {
 		writeError(w, err)
 		return
 	}
 	defer s.dismiss()
-	o, err := s.body(w, r)
-	if err != nil {
-		writeError(w, err)
-		return
-	}
 	req, err := s.readCompletion(r, e, o, arrival)
 	if err != nil {
 		writeError(w, err)
@@ -88,7 +83,9 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if req.stream {
-		s.streamCompletion(r.Context(), newEventStream(w), j, req.options)
+		events, ctx, end := s.newEventStream(w, r)
+		defer end()
+		s.streamCompletion(ctx, events, j, req.options)
 		return
 	}
 	answers, err := j.collect(r.Context())

@@ -35,6 +35,7 @@ type Config struct {
 	AllowedCustomLabels []string          // --tokenizer-metrics-allowed-custom-labels
 
 	MaxBodyBytes    int64         // --max-body-bytes
+	ClientTimeout   time.Duration // no flag: a client that sends or takes nothing for so long counts as gone
 	HealthTimeout   time.Duration // SGLANG_HEALTH_CHECK_TIMEOUT: until a health check without output fails
 	HealthGenerates bool          // SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION: /health asks the rank for a token
 
@@ -52,7 +53,7 @@ type Config struct {
 func Default() Config {
 	return Config{
 		Host: "127.0.0.1", Port: 30000, CustomLabelsHeader: "x-custom-labels", MaxBodyBytes: 8 << 20,
-		HealthTimeout: 20 * time.Second, HealthGenerates: true, DrainAccept: 2 * time.Second, DrainTimeout: 60 * time.Second,
+		ClientTimeout: 2 * time.Minute, HealthTimeout: 20 * time.Second, HealthGenerates: true, DrainAccept: 2 * time.Second, DrainTimeout: 60 * time.Second,
 		BootstrapPort: 8998,
 		Rank:          rank.Config{PageSize: 16, MaxRunningRequests: 256, ChunkedPrefillSize: 2048, MaxPrefillTokens: 16384, DecodeLogInterval: 40, LogLevel: "info"},
 	}

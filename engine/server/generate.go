@@ -61,17 +61,12 @@ const weightVersion = "default"
 
 func (s *Server) generate(w http.ResponseWriter, r *http.Request) {
 	arrival := s.arrival()
-	e, err := s.admit()
+	e, o, err := s.receive(w, r)
 	if err != nil {
 		writeError(w, err)
 		return
 	}
 	defer s.dismiss()
-	o, err := s.body(w, r)
-	if err != nil {
-		writeError(w, err)
-		return
-	}
 	specs, batch, err := s.readGenerate(e, o, arrival)
 	if err != nil {
 		writeError(w, err)
@@ -83,7 +78,9 @@ func (s *Server) generate(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if specs[0].streaming {
-		s.streamGenerate(r.Context(), newEventStream(w), j, batch)
+		events, ctx, end := s.newEventStream(w, r)
+		defer end()
+		s.streamGenerate(ctx, events, j, batch)
 		return
 	}
 	answers, err := j.collect(r.Context())

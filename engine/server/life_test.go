@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -479,5 +480,80 @@ func TestLabels(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// onePipe is a listener with one connection that has no buffers, so a client that does not read stalls the server at once.
+type onePipe struct {
+	net.Listener
+	server chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (l *onePipe) Accept() (net.Conn, error) {
+	select {
+	case conn := <-l.server:
+		return conn, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *onePipe) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return nil
+}
+
+func (l *onePipe) Addr() net.Addr { return &net.UnixAddr{Name: "pipe"} }
+
+// TestStalledReader: a client that takes nothing any more counts as gone, and its sequence ends at the rank.
+func TestStalledReader(t *testing.T) {
+	b := newBench(t, func(c *Config, _ *scriptedRank) { c.ClientTimeout = 20 * time.Millisecond })
+	heard := make(chan request.Outcome, 1)
+	b.rank.script = func(r *request.Request, s *rank.Stream, aborted <-chan request.Outcome) {
+		s.Put(request.Output{RID: r.RID, TokenIDs: []int32{120}, PromptTokens: 1, CompletionTokens: 1})
+		outcome := <-aborted
+		heard <- outcome
+		s.Put(request.Output{RID: r.RID, PromptTokens: 1, CompletionTokens: 1, Finish: &request.Finish{Type: request.FinishAbort, Outcome: outcome}})
+	}
+	listener := &onePipe{server: make(chan net.Conn, 1), closed: make(chan struct{})}
+	client, server := net.Pipe()
+	defer client.Close()
+	listener.server <- server
+	httpServer := &http.Server{Handler: b}
+	defer httpServer.Close()
+	go func() { _ = httpServer.Serve(listener) }()
+	body := `{"prompt":[1],"stream":true}`
+	if _, err := fmt.Fprintf(client, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body), body); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-heard; got != request.OutcomeAbortedClient {
+		t.Errorf("the rank hears %q", got)
+	}
+	eventually(t, "the request is over", b.empty)
+}
+
+// TestStalledSender: a body that does not come is refused, and holds up no drain.
+func TestStalledSender(t *testing.T) {
+	b := newBench(t, func(c *Config, _ *scriptedRank) { c.ClientTimeout = 50 * time.Millisecond })
+	conn, err := net.Dial("tcp", strings.TrimPrefix(over(t, b), "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Drained(canceled()); err != nil {
+		t.Errorf("a body that does not come is in flight: %v", err)
+	}
+	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusRequestTimeout {
+		t.Errorf("status %d", answer.StatusCode)
 	}
 }

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"os"
 	"runtime/debug"
 	"strings"
+	"time"
 )
 
 // countedWriter reports the status when the answer begins.
@@ -76,6 +78,17 @@ func (s *Server) authorized(a access, r *http.Request) bool {
 	return strings.EqualFold(scheme, "Bearer") && subtle.ConstantTimeCompare(given[:], want[:]) == 1
 }
 
+// receive reads a request's body and lets the request in; a slow sender is not in flight yet, so it does not hold up a
+// drain. Without an error the caller calls dismiss.
+func (s *Server) receive(w http.ResponseWriter, r *http.Request) (*engine, *object, *apiError) {
+	o, err := s.body(w, r)
+	if err != nil {
+		return nil, nil, err
+	}
+	e, err := s.admit()
+	return e, o, err
+}
+
 // body reads and decodes a request's body. A body over the limit is read to a few times the limit, so that a client that
 // writes before it reads still sees the answer.
 func (s *Server) body(w http.ResponseWriter, r *http.Request) (*object, *apiError) {
@@ -92,8 +105,15 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *apiE
 	if r.ContentLength > limit && r.Header.Get("Expect") != "" {
 		return nil, tooLarge // the client waits for this answer before it sends
 	}
+	late := time.AfterFunc(s.cfg.ClientTimeout, func() {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0)) // in the past: a read that blocks ends
+	})
+	defer late.Stop()
 	data, err := io.ReadAll(io.LimitReader(r.Body, limit+1))
 	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		w.Header().Set("Connection", "close")
+		return nil, failure(http.StatusRequestTimeout, "", "the request body did not come within %v", s.cfg.ClientTimeout)
 	case err != nil && r.Context().Err() != nil:
 		return nil, clientGone()
 	case err != nil:
