@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -90,8 +91,8 @@ func (r *Reconciler) SetupWithManager(manager ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(manager).
 		Named("inferenceservice").
 		For(&v1alpha1.InferenceService{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Owns(&v1alpha1.EnginePool{}).
-		Owns(&appsv1.Deployment{}).
+		Watches(&v1alpha1.EnginePool{}, soon()).
+		Watches(&appsv1.Deployment{}, soon()).
 		Owns(&corev1.ServiceAccount{}).
 		Owns(&rbacv1.Role{}).
 		Owns(&rbacv1.RoleBinding{}).
@@ -109,6 +110,26 @@ func (r *Reconciler) SetupWithManager(manager ctrl.Manager) error {
 	return nil
 }
 
+// together is how long the changes of a service's pools and router are collected, so that pools that become ready at
+// about the same time make one write of the service's status.
+const together = 200 * time.Millisecond
+
+// soon asks for the service of an object after the time in which changes are collected.
+func soon() handler.EventHandler {
+	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+	add := func(ctx context.Context, object client.Object, q queue) {
+		for _, request := range serviceOf(ctx, object) {
+			q.AddAfter(request, together)
+		}
+	}
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { add(ctx, e.Object, q) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) { add(ctx, e.ObjectNew, q) },
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { add(ctx, e.Object, q) },
+	}
+}
+
+// serviceOf gives the service that an object's label names.
 func serviceOf(_ context.Context, object client.Object) []reconcile.Request {
 	name := object.GetLabels()[v1alpha1.LabelService]
 	if name == "" {
