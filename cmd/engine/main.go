@@ -8,7 +8,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/sluice-dev/sluice/engine/server"
+	"github.com/sluice-dev/sluice/internal/version"
 	"github.com/spf13/cobra"
 )
 
@@ -53,7 +53,7 @@ func versionCommand() *cobra.Command {
 		Short: "Print the version",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintln(c.OutOrStdout(), "sluice-engine", server.Version)
+			_, err := fmt.Fprintln(c.OutOrStdout(), "sluice-engine", version.Version)
 			return err
 		},
 	}

@@ -80,7 +80,7 @@ func serveFlags(f *pflag.FlagSet, cfg *server.Config, secretFile *string) {
 	f.Var(rule(&cfg.Buckets.GenerationTokens), "generation-tokens-buckets", "default, tse MIDDLE BASE COUNT, or custom BOUND…")
 	f.IntVar(&r.DecodeLogInterval, "decode-log-interval", r.DecodeLogInterval, "decode steps between two reports")
 	f.BoolVar(&cfg.EnableCacheReport, "enable-cache-report", false, "tell clients how many prompt tokens came from the cache")
-	f.StringVar(&r.LogLevel, "log-level", r.LogLevel, "debug, info, warn or error")
+	f.StringVar(&r.LogLevel, "log-level", r.LogLevel, "debug, info, warning or error")
 
 	f.Var((*mode)(&r.Disagg.Mode), "disaggregation-mode", "prefill, decode or null")
 	f.IntVar(&cfg.BootstrapPort, "disaggregation-bootstrap-port", cfg.BootstrapPort, "port of a prefill engine's bootstrap server")
@@ -129,6 +129,9 @@ func readEnvironment(cfg *server.Config, secretFile string, lookup func(string) 
 
 func level(name string) slog.Level {
 	var l slog.Level
+	if name == "warning" {
+		return slog.LevelWarn
+	}
 	if l.UnmarshalText([]byte(name)) != nil {
 		return slog.LevelInfo // Validate refuses the name
 	}

@@ -13,9 +13,6 @@ import (
 	"github.com/sluice-dev/sluice/engine/rank"
 )
 
-// Version is what the engine says of itself.
-const Version = "0.1.0"
-
 // Config is everything that the flags of `serve` say. Validate it once; after that it does not change.
 type Config struct {
 	ModelPath       string // --model-path: directory of config.json, model.safetensors, tokenizer.json
@@ -39,7 +36,7 @@ type Config struct {
 	HealthTimeout   time.Duration // SGLANG_HEALTH_CHECK_TIMEOUT: until a health check without output fails
 	HealthGenerates bool          // SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION: /health asks the rank for a token
 
-	DrainAccept  time.Duration // --drain-accept: after SIGTERM, still taking requests while health says 503
+	DrainAccept  time.Duration // --drain-accept: after SIGTERM, still taking requests while health says 503; at most DrainTimeout
 	DrainTimeout time.Duration // --drain-timeout: after SIGTERM, until what still runs is aborted
 
 	BootstrapPort int // --disaggregation-bootstrap-port; 0: a free one
@@ -88,11 +85,15 @@ func (c Config) Validate() (Config, error) {
 			refuse(f.flag, "is %v: give seconds, at least 0", f.value)
 		}
 	}
-	if c.DrainAccept > c.DrainTimeout {
-		refuse("drain-accept", "is %v, longer than --drain-timeout (%v): give at most that", c.DrainAccept, c.DrainTimeout)
-	}
+	c.DrainAccept = min(c.DrainAccept, c.DrainTimeout)
 	if c.HealthTimeout <= 0 {
 		faults = append(faults, fmt.Errorf("SGLANG_HEALTH_CHECK_TIMEOUT is %v: give seconds, more than 0", c.HealthTimeout))
+	}
+	switch c.Rank.LogLevel { // as SGLang calls them
+	case "warning":
+		c.Rank.LogLevel = "warn"
+	case "critical":
+		c.Rank.LogLevel = "error"
 	}
 	c.checkLabels(refuse)
 	c.checkBuckets(refuse)
@@ -185,10 +186,8 @@ func (c Config) checkRankNumbers(refuse refusal) {
 	if r.PageSize > 0 && r.MaxTotalTokens > 0 && r.MaxTotalTokens < r.PageSize {
 		refuse("max-total-tokens", "is %d, less than a page of %d tokens (--page-size): raise it", r.MaxTotalTokens, r.PageSize)
 	}
-	switch r.LogLevel {
-	case "", "debug", "info", "warn", "error":
-	default:
-		refuse("log-level", "is %q: use debug, info, warn or error", r.LogLevel)
+	if r.LogLevel != "" && !slices.Contains([]string{"debug", "info", "warn", "error"}, r.LogLevel) {
+		refuse("log-level", "is %q: use debug, info, warning or error", r.LogLevel)
 	}
 }
 

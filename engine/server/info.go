@@ -5,6 +5,7 @@ import (
 	"runtime"
 
 	"github.com/sluice-dev/sluice/engine/rank"
+	"github.com/sluice-dev/sluice/internal/version"
 )
 
 // serverArgs are the flags as they were understood; keys are never shown.
@@ -77,7 +78,7 @@ func (s *Server) serverInfo(w http.ResponseWriter, r *http.Request) {
 	const gigabyte = 1 << 30
 	writeJSON(w, http.StatusOK, serverInfoAnswer{
 		serverArgs: s.args(e.info), MaxTotalNumTokens: e.info.MaxTotalNumTokens, MaxReqInputLen: e.info.MaxPromptTokens(),
-		EngineType: s.cfg.Rank.Disagg.Mode.EngineType(), Status: s.currentPhase().String(), Version: Version,
+		EngineType: s.cfg.Rank.Disagg.Mode.EngineType(), Status: s.currentPhase().String(), Version: version.Version,
 		StartupSeconds: float64(e.attached.Sub(s.started)) / 1e9,
 		InternalStates: []internalState{{
 			LastGenThroughput: load.GenThroughput, EffectiveMaxRequests: e.info.MaxRunningRequests, KVCacheDType: e.info.DType, RankPID: e.info.PID,

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-dev/sluice/engine/ledger"
 	"github.com/sluice-dev/sluice/engine/loads"
+	"github.com/sluice-dev/sluice/internal/version"
 )
 
 // sections are the values of include= and whether this engine has what they ask for.
@@ -46,7 +47,7 @@ func (s *Server) loads(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	body := loads.Response{
-		Timestamp: s.wallTime(s.clock.Now()), Version: Version, Accelerator: e.accelerator(), NumAccelerators: 1, Loads: []loads.Load{},
+		Timestamp: s.wallTime(s.clock.Now()), Version: version.Version, Accelerator: e.accelerator(), NumAccelerators: 1, Loads: []loads.Load{},
 	}
 	if wanted == "" || wanted == strconv.Itoa(load.DPRank) {
 		body.Loads = append(body.Loads, selectSections(load, include))

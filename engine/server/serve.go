@@ -78,7 +78,11 @@ func Serve(ctx context.Context, cfg Config, run Runtime) (err error) {
 	}
 
 	client, err := s.bringUp(ctx, run, rankCfg)
-	if err != nil || client == nil {
+	switch {
+	case err != nil && ctx.Err() != nil:
+		run.Log.Info("ended before it served", "cause", err)
+		return nil
+	case err != nil:
 		return err
 	}
 	run.Log.Info("serving", "address", api.addr().String(), "model", cfg.ServedModelName,
@@ -96,18 +100,14 @@ func Serve(ctx context.Context, cfg Config, run Runtime) (err error) {
 	}
 }
 
-// bringUp loads the tokenizer, starts the rank and begins to serve. The client is nil without an error when ctx ended
-// first.
+// bringUp loads the tokenizer, starts the rank and begins to serve.
 func (s *Server) bringUp(ctx context.Context, run Runtime, cfg rank.Config) (rank.Client, error) {
 	t, err := tokenizer.Load(s.cfg.ModelPath)
 	if err != nil {
 		return nil, fmt.Errorf("load the tokenizer of --model-path %s: %w", s.cfg.ModelPath, err)
 	}
 	client, err := run.StartRank(ctx, cfg)
-	switch {
-	case err != nil && ctx.Err() != nil:
-		return nil, nil
-	case err != nil:
+	if err != nil {
 		return nil, fmt.Errorf("start the rank: %w", err)
 	}
 	if err := s.Attach(client, t); err != nil {

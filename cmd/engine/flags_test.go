@@ -1,0 +1,130 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/sluice-dev/sluice/engine/metrics"
+	"github.com/sluice-dev/sluice/engine/rank"
+	"github.com/sluice-dev/sluice/engine/server"
+	"github.com/spf13/pflag"
+)
+
+// parse reads flags as the program does.
+func parse(args ...string) (server.Config, string, error) {
+	cfg, secretFile := server.Default(), ""
+	f := pflag.NewFlagSet("serve", pflag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	serveFlags(f, &cfg, &secretFile)
+	err := f.Parse(joinLists(args, takesList(command())))
+	return cfg, secretFile, err
+}
+
+func TestServeFlags(t *testing.T) {
+	want := server.Default()
+	want.ModelPath, want.ServedModelName, want.Host, want.Port = "/m", "n", "0.0.0.0", 1
+	want.APIKey, want.AdminAPIKey, want.MaxBodyBytes = "k", "a", 2
+	want.EnableMetrics, want.EnableCacheReport, want.BootstrapPort = true, true, 3
+	want.ExtraMetricLabels = map[string]string{"cluster": "c"}
+	want.CustomLabelsHeader, want.AllowedCustomLabels = "x-l", []string{"team", "shift"}
+	want.Buckets = metrics.Buckets{
+		TimeToFirstToken: []float64{0.1, 0.5}, InterTokenLatency: []float64{0.2}, E2ERequestLatency: []float64{1, 2},
+		PromptTokens: []float64{984, 992, 996, 998, 1000, 1002, 1004, 1008, 1016}, GenerationTokens: []float64{5, 50},
+	}
+	want.DrainAccept, want.DrainTimeout = 1500*time.Millisecond, 2*time.Minute
+	want.Rank = rank.Config{
+		PageSize: 4, MaxTotalTokens: 5, ContextLength: 6, MaxRunningRequests: 7, MaxRunningRequestsUnderSLO: 8, MaxQueuedRequests: 9, ChunkedPrefillSize: -1,
+		MaxPrefillTokens: 10, Seed: 11, Threads: 12, DecodeLogInterval: 13, LogLevel: "debug", Disagg: rank.DisaggConfig{Mode: rank.ModePrefill, AdvertiseHost: "h"},
+	}
+	got, secretFile, err := parse("--model-path", "/m", "--served-model-name", "n", "--host", "0.0.0.0", "--port", "1", "--api-key", "k", "--admin-api-key", "a",
+		"--max-body-bytes", "2", "--page-size", "4", "--max-total-tokens", "5", "--context-length", "6", "--max-running-requests", "7",
+		"--max-running-requests-under-slo", "8", "--max-queued-requests", "9", "--chunked-prefill-size", "-1", "--max-prefill-tokens", "10", "--random-seed", "11",
+		"--threads", "12", "--enable-metrics", "--extra-metric-labels", `{"cluster":"c"}`, "--tokenizer-metrics-custom-labels-header", "x-l",
+		"--tokenizer-metrics-allowed-custom-labels", "team", "shift", "--bucket-time-to-first-token", "0.1", "0.5", "--bucket-inter-token-latency=0.2",
+		"--bucket-e2e-request-latency", "1,2", "--prompt-tokens-buckets", "tse", "1000", "2", "8", "--generation-tokens-buckets", "custom 5 50",
+		"--decode-log-interval", "13", "--enable-cache-report", "--log-level", "debug", "--disaggregation-mode", "prefill", "--disaggregation-bootstrap-port", "3",
+		"--disaggregation-host", "h", "--disaggregation-secret-file", "f", "--drain-accept", "1.5", "--drain-timeout", "2m")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" || secretFile != "f" {
+		t.Errorf("secret file %q (-want +got)\n%s", secretFile, diff)
+	}
+	if got, _, err := parse(); err != nil || !cmp.Equal(got, server.Default()) {
+		t.Errorf("no flag: %v\n%s", err, cmp.Diff(server.Default(), got))
+	}
+}
+
+func TestRefusedFlags(t *testing.T) {
+	for _, tc := range []struct{ flag, value, want string }{
+		{"--disaggregation-mode", "both", "use prefill, decode or null"},
+		{"--drain-timeout", "soon", "give seconds"},
+		{"--drain-timeout", "-1", "give seconds"},
+		{"--extra-metric-labels", "cluster=a", "give a JSON object of strings"},
+		{"--extra-metric-labels", `{"a":1}`, "give a JSON object of strings"},
+		{"--bucket-e2e-request-latency", "fast", `"fast" is not a number`},
+		{"--prompt-tokens-buckets", "linear", "is not known"},
+		{"--port", "http", "invalid syntax"},
+		{"--tp-size", "2", "unknown flag: --tp-size"},
+	} {
+		t.Run(tc.flag+" "+tc.value, func(t *testing.T) {
+			if _, _, err := parse(tc.flag, tc.value); err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), tc.flag) {
+				t.Errorf("the error is %v, want %q and the flag in it", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestReadEnvironment(t *testing.T) {
+	for _, tc := range []struct {
+		name, reason string
+		file         string // --disaggregation-secret-file
+		environment  map[string]string
+		change       func(*server.Config)
+		wantErr      string
+	}{
+		{"nothing", "the defaults stay", "", nil, func(*server.Config) {}, ""},
+		{"all", "each goes where it belongs", "", map[string]string{
+			"SLUICE_PD_SECRET": "s\n", "POD_IP": "10.0.0.7", "PROMETHEUS_MULTIPROC_DIR": "/d", "SGLANG_HEALTH_CHECK_TIMEOUT": "3", "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false",
+		}, func(c *server.Config) {
+			c.Rank.Disagg.Secret, c.Rank.Disagg.AdvertiseHost, c.MetricsDir = "s", "10.0.0.7", "/d"
+			c.HealthTimeout, c.HealthGenerates = 3*time.Second, false
+		}, ""},
+		{"file wins", "over the environment", "good", map[string]string{"SLUICE_PD_SECRET": "s"}, func(c *server.Config) { c.Rank.Disagg.Secret = "from the file" }, ""},
+		{"no file", "the flag is named", "missing", nil, nil, "--disaggregation-secret-file"},
+		{"empty file", "an empty secret is none", "empty", nil, nil, "is empty"},
+		{"timeout", "the variable is named", "", map[string]string{"SGLANG_HEALTH_CHECK_TIMEOUT": "x"}, nil, "SGLANG_HEALTH_CHECK_TIMEOUT"},
+		{"switch", "the variable is named", "", map[string]string{"SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "x"}, nil, "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			cfg := server.Default()
+			lookup := func(name string) (string, bool) {
+				value, set := tc.environment[name]
+				return value, set
+			}
+			read := func(path string) ([]byte, error) {
+				text, there := map[string]string{"good": " from the file\n", "empty": "\n"}[path]
+				if !there {
+					return nil, errors.New("no such file")
+				}
+				return []byte(text), nil
+			}
+			err := readEnvironment(&cfg, tc.file, lookup, read)
+			if tc.wantErr != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
+					t.Errorf("%s: the error is %v, want %q in it", tc.reason, err, tc.wantErr)
+				}
+				return
+			}
+			want := server.Default()
+			tc.change(&want)
+			if diff := cmp.Diff(want, cfg); diff != "" || err != nil {
+				t.Errorf("%s: %v (-want +got)\n%s", tc.reason, err, diff)
+			}
+		})
+	}
+}

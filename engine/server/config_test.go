@@ -1,0 +1,85 @@
+package server
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/sluice-dev/sluice/engine/metrics"
+	"github.com/sluice-dev/sluice/engine/rank"
+)
+
+func TestValidate(t *testing.T) {
+	for _, tc := range []struct {
+		name, reason string
+		change       func(*Config)
+		want         func(*Config) // what Validate changes
+		faults       []string      // or the lines of its error
+	}{
+		{"defaults", "the name is the path", func(*Config) {}, func(c *Config) {
+			c.ServedModelName, c.Rank.ModelDir, c.Rank.ServedModelName = "/m", "/m", "/m"
+		}, nil},
+		{"prefill on loopback", "decode engines dial the host, and no secret is needed", func(c *Config) { c.Rank.Disagg.Mode = rank.ModePrefill }, func(c *Config) {
+			c.ServedModelName, c.Rank.ModelDir, c.Rank.ServedModelName = "/m", "/m", "/m"
+			c.Rank.Disagg.ListenHost, c.Rank.Disagg.AdvertiseHost = "127.0.0.1", "127.0.0.1"
+		}, nil},
+		{"prefill in a pod", "it listens everywhere and says its address", func(c *Config) {
+			c.Host, c.Rank.Disagg = "0.0.0.0", rank.DisaggConfig{Mode: rank.ModePrefill, AdvertiseHost: "10.0.0.7", Secret: "s"}
+		}, func(c *Config) {
+			c.ServedModelName, c.Rank.ModelDir, c.Rank.ServedModelName = "/m", "/m", "/m"
+			c.Rank.Disagg.ListenHost = "0.0.0.0"
+		}, nil},
+		{"short drain", "the time to accept is part of it", func(c *Config) { c.DrainTimeout = time.Second }, func(c *Config) {
+			c.ServedModelName, c.Rank.ModelDir, c.Rank.ServedModelName = "/m", "/m", "/m"
+			c.DrainAccept = time.Second
+		}, nil},
+		{"level", "SGLang's names", func(c *Config) { c.Rank.LogLevel = "warning" }, func(c *Config) {
+			c.ServedModelName, c.Rank.ModelDir, c.Rank.ServedModelName = "/m", "/m", "/m"
+			c.Rank.LogLevel = "warn"
+		}, nil},
+		{"every fault", "all are told at once, each with its flag", func(c *Config) {
+			*c = Config{
+				Host: "", Port: -1, BootstrapPort: 70000, MaxBodyBytes: 0, DrainAccept: -time.Second, DrainTimeout: -time.Second,
+				ExtraMetricLabels: map[string]string{"1a": ""}, AllowedCustomLabels: []string{"a", "a", "le"}, Buckets: metrics.Buckets{TimeToFirstToken: []float64{-1}},
+				Rank: rank.Config{PageSize: -1, MaxTotalTokens: -1, LogLevel: "loud", ChunkedPrefillSize: -2, Disagg: rank.DisaggConfig{Mode: "both"}},
+			}
+		}, nil, []string{
+			"--model-path is missing", "--host is empty", "--port is -1", "--disaggregation-bootstrap-port is 70000", "--max-body-bytes is 0", "--drain-accept is -1s",
+			"--drain-timeout is -1s", "SGLANG_HEALTH_CHECK_TIMEOUT is 0s", `--extra-metric-labels has the label "1a"`,
+			`--tokenizer-metrics-allowed-custom-labels has the label "a" twice`, `--tokenizer-metrics-allowed-custom-labels has the label "le"`,
+			"--bucket-time-to-first-token is no list of bounds", "--page-size is -1", "--max-total-tokens is -1", "--chunked-prefill-size is -2", `--log-level is "loud"`,
+			`--disaggregation-mode is "both"`,
+		}},
+		{"open without a secret", "peers on other machines must authenticate", func(c *Config) {
+			c.Host, c.Rank.Disagg.Mode = "0.0.0.0", rank.ModePrefill
+		}, nil, []string{"--disaggregation-host is missing", "--disaggregation-secret-file is missing"}},
+		{"pool smaller than a page", "nothing would fit", func(c *Config) { c.Rank.MaxTotalTokens = 8 }, nil, []string{"--max-total-tokens is 8, less than a page of 16"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			cfg := Default()
+			cfg.ModelPath = "/m"
+			tc.change(&cfg)
+			got, err := cfg.Validate()
+			if tc.faults == nil {
+				tc.want(&cfg)
+				if diff := cmp.Diff(cfg, got); diff != "" || err != nil {
+					t.Errorf("%s: %v (-want +got)\n%s", tc.reason, err, diff)
+				}
+				return
+			}
+			if err == nil {
+				t.Fatalf("%s: no error", tc.reason)
+			}
+			lines := strings.Split(err.Error(), "\n")
+			if len(lines) != len(tc.faults) {
+				t.Fatalf("%s: %d faults, want %d:\n%v", tc.reason, len(lines), len(tc.faults), err)
+			}
+			for i, want := range tc.faults {
+				if !strings.HasPrefix(lines[i], want) {
+					t.Errorf("%s: fault %d is %q, want %q", tc.reason, i, lines[i], want)
+				}
+			}
+		})
+	}
+}
