@@ -18,6 +18,11 @@ import (
 	"time"
 
 	"github.com/sluice-dev/sluice/engine/loads"
+
+	// What the binary is built from, so that cached results are not those of another engine.
+	_ "github.com/sluice-dev/sluice/engine/model"
+	_ "github.com/sluice-dev/sluice/engine/rank"
+	_ "github.com/sluice-dev/sluice/engine/server"
 )
 
 // patience bounds every wait; it says nothing about speed.
@@ -46,6 +51,21 @@ func run(m *testing.M) int {
 		}
 	}
 	return m.Run()
+}
+
+// noteSources reads the files of a directory, inside a test: the test cache depends on what a test reads, and a main package
+// can't be imported.
+func noteSources(dir string) error {
+	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		if _, err := os.ReadFile(file); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // replica is a running sluice-engine.
@@ -82,6 +102,9 @@ var listening = regexp.MustCompile(`msg=listening address=(\S+)(?: bootstrap=\S+
 // launch starts an engine on a free port, without waiting until it serves.
 func launch(t testing.TB, flags ...string) *replica {
 	t.Helper()
+	if err := noteSources("../../cmd/engine"); err != nil {
+		t.Fatal(err)
+	}
 	args := append([]string{"serve", "--model-path", model, "--served-model-name", "tiny", "--port", "0", "--threads", "1", "--max-total-tokens", "4096"}, flags...)
 	r := &replica{t: t, command: exec.Command(binary, args...), log: &logBuffer{}, exited: make(chan struct{})}
 	r.command.Stderr = r.log
