@@ -22,6 +22,8 @@ const (
 // reported is what the last report said, as far as it decides whether an idle one is due.
 type reported struct {
 	running, queued, bootstrap, inflight, prealloc, transfer, held, used int
+
+	generating bool // the throughput was not 0
 }
 
 // enter moves a sequence's timeline and tells what ended. Entering the stage that it is in does nothing.
@@ -81,11 +83,11 @@ func (s *Scheduler) report(b batch, r result) {
 		s.steps.lastDecode = r.ended
 		s.say(s.snapshot(report.Decode), r.ended)
 	default:
+		s.steps.throughput = 0
 		snap := s.snapshot(report.Idle)
 		if summarize(snap) == s.said && r.ended.Sub(s.steps.lastReport) <= int64(idleReportAge) {
 			return
 		}
-		s.steps.throughput, snap.GenThroughput = 0, 0
 		s.say(snap, r.ended)
 	}
 }
@@ -104,7 +106,7 @@ func summarize(snap report.Snapshot) reported {
 		running: snap.NumRunningReqs, queued: snap.NumQueueReqs,
 		bootstrap: snap.NumPrefillBootstrapQueueReqs, inflight: snap.NumPrefillInflightQueueReqs,
 		prealloc: snap.NumDecodePreallocQueueReqs, transfer: snap.NumDecodeTransferQueueReqs,
-		held: snap.NumDecodeDeferredKVReleaseReqs, used: snap.NumUsedTokens,
+		held: snap.NumDecodeDeferredKVReleaseReqs, used: snap.NumUsedTokens, generating: snap.GenThroughput != 0,
 	}
 }
 
