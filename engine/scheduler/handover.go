@@ -67,10 +67,10 @@ func (s *Scheduler) pollFake(q *sequence) {
 func (s *Scheduler) failTransfer(q *sequence, err error) {
 	var e *disagg.Error
 	if errors.As(err, &e) && e.Bootstrap() {
-		s.finish(q, abort(request.OutcomeBootstrapFailed, err.Error()))
+		s.finish(q, aborted(request.OutcomeBootstrapFailed, err.Error()))
 		return
 	}
-	s.finish(q, abort(request.OutcomeTransferFailed, fmt.Sprint(err)))
+	s.finish(q, aborted(request.OutcomeTransferFailed, fmt.Sprint(err)))
 }
 
 // finishInflight ends a request on a prefill rank: the decode rank has everything.

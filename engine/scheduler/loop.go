@@ -38,28 +38,26 @@ func (s *Scheduler) Run(ctx context.Context) error {
 // step is one turn of the loop; worked is false when there was nothing to compute, and then only a message or a transfer
 // can change that.
 func (s *Scheduler) step(ctx context.Context) (worked bool, err error) {
-	// 1. Drain the inbox: receive or refuse requests, note aborts.
+	// 1. Drain the inbox: receive or refuse requests, abort what messages name.
 	s.drain()
-	// 2. Poll transfers: queues of prefill and decode roles move on, settled pages come back.
+	// 2. Poll transfers: queues of prefill and decode roles move on, settled pages come back. Transfers expire by themselves.
 	s.pollTransfers()
-	// 3. Abort what messages name. Transfers expire by themselves and were seen above.
-	s.applyAborts()
-	// 4. Pick a prefill batch, or a decode batch.
+	// 3. Pick a prefill batch, or a decode batch.
 	b := s.pick()
 	worked = b.kind != noBatch
-	// 5. Check memory: pages for the tokens of a decode batch, retracting when there are too few.
+	// 4. Check memory: pages for the tokens of a decode batch, retracting when there are too few.
 	b = s.makeRoom(b)
 	if b.kind != noBatch {
 		s.deliver(s.deps.Clock.Now())
 	}
-	// 6. Forward.
+	// 5. Forward.
 	r, err := s.forward(ctx, b)
 	if err != nil {
 		return false, fmt.Errorf("compute %s batch of %d: %w", b.kind, len(b.items), err)
 	}
-	// 7. Process the results: tokens, finishes, hand-overs.
+	// 6. Process the results: tokens, finishes, hand-overs.
 	s.process(b, r)
-	// 8. Report.
+	// 7. Report.
 	if b.kind != noBatch || !worked {
 		s.report(b, r)
 	}
@@ -79,7 +77,7 @@ func (s *Scheduler) drain() {
 		case submitMsg:
 			s.receive(m)
 		case abortMsg:
-			s.aborts = append(s.aborts, m)
+			s.abort(m)
 		case flushMsg:
 			if len(s.live) > 0 || len(s.held) > 0 {
 				m.reply <- ErrBusy

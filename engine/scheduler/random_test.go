@@ -384,13 +384,13 @@ func TestTransitions(t *testing.T) {
 			tt.do(q)
 		}()
 	}
-	s.finish(q, abort(request.OutcomeTimeout, ""))
+	s.finish(q, aborted(request.OutcomeTimeout, ""))
 	func() {
 		defer func() {
 			if got := fmt.Sprint(recover()); !strings.Contains(got, "moves from finished to finished") {
 				t.Errorf("a second finish gives %q", got)
 			}
 		}()
-		s.finish(q, abort(request.OutcomeTimeout, ""))
+		s.finish(q, aborted(request.OutcomeTimeout, ""))
 	}()
 }

@@ -130,7 +130,7 @@ func (s *Scheduler) finish(q *sequence, f request.Finish) ledger.Instant {
 	return ended
 }
 
-// abort is a Finish of a request that did not end by itself.
-func abort(outcome request.Outcome, message string) request.Finish {
+// aborted is a Finish of a request that did not end by itself.
+func aborted(outcome request.Outcome, message string) request.Finish {
 	return request.Finish{Type: request.FinishAbort, Outcome: outcome, Message: message}
 }

@@ -30,10 +30,9 @@ type Scheduler struct {
 	arrivals int64
 	seeds    *rand.Rand
 
-	aborts    []abortMsg // of this step
-	told      []told     // not delivered yet
-	taken     int        // submissions drained since the load was published
-	takenToks int        // of their prompts
+	told      []told // not delivered yet
+	taken     int    // submissions drained since the load was published
+	takenToks int    // of their prompts
 
 	reserve reserveRatio
 	steps   counters
@@ -145,12 +144,12 @@ func (s *Scheduler) receive(m submitMsg) {
 	}
 	s.in[stateNew].add(q)
 	if outcome, message := s.judge(q); outcome != "" {
-		s.finish(q, abort(outcome, message))
+		s.finish(q, aborted(outcome, message))
 		return
 	}
 	s.live[q.req.RID] = q
 	if err := s.openTransfer(q); err != nil {
-		s.finish(q, abort(request.OutcomeBootstrapFailed, err.Error()))
+		s.finish(q, aborted(request.OutcomeBootstrapFailed, err.Error()))
 		return
 	}
 	switch s.cfg.Role {
@@ -217,22 +216,19 @@ func (s *Scheduler) queued() int {
 	return len(s.in[stateBootstrapping]) + len(s.in[statePreallocating]) + len(s.in[stateWaiting])
 }
 
-// applyAborts ends what the messages of this step name.
-func (s *Scheduler) applyAborts() {
-	for _, m := range s.aborts {
-		if !m.prefix {
-			if q := s.live[m.rid]; q != nil {
-				s.finish(q, abort(m.reason, abortMessage(m.reason)))
-			}
-			continue
+// abort ends what a message names.
+func (s *Scheduler) abort(m abortMsg) {
+	if !m.prefix {
+		if q := s.live[m.rid]; q != nil {
+			s.finish(q, aborted(m.reason, abortMessage(m.reason)))
 		}
-		for _, q := range s.all() {
-			if strings.HasPrefix(q.req.RID, m.rid) {
-				s.finish(q, abort(m.reason, abortMessage(m.reason)))
-			}
+		return
+	}
+	for _, q := range s.all() {
+		if strings.HasPrefix(q.req.RID, m.rid) {
+			s.finish(q, aborted(m.reason, abortMessage(m.reason)))
 		}
 	}
-	s.aborts = s.aborts[:0]
 }
 
 func abortMessage(reason request.Outcome) string {
@@ -261,7 +257,7 @@ func (s *Scheduler) all() []*sequence {
 // endAll finishes everything when Run returns; message is for the clients.
 func (s *Scheduler) endAll(outcome request.Outcome, message string) {
 	for _, q := range s.all() {
-		s.finish(q, abort(outcome, message))
+		s.finish(q, aborted(outcome, message))
 	}
 	for _, m := range s.inbox.close() {
 		switch m := m.(type) {
@@ -269,7 +265,7 @@ func (s *Scheduler) endAll(outcome request.Outcome, message string) {
 			s.taken++
 			s.takenToks += len(m.req.PromptIDs)
 			s.told = append(s.told, told{m.sink, request.Output{
-				RID: m.req.RID, PromptTokens: len(m.req.PromptIDs), Finish: new(abort(outcome, message)),
+				RID: m.req.RID, PromptTokens: len(m.req.PromptIDs), Finish: new(aborted(outcome, message)),
 			}})
 		case flushMsg:
 			m.reply <- ErrEnded
