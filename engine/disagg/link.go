@@ -34,6 +34,8 @@ type link struct {
 	buf  []byte
 	r, w int
 
+	interrupted atomic.Bool // no read may block from now on
+
 	wmu     sync.Mutex
 	broken  bool        // guarded by wmu: a write failed or a farewell was said: nothing may follow
 	closing atomic.Bool // a farewell is due: no write may take longer than farewellTimeout from now on
@@ -107,7 +109,7 @@ func (l *link) next(deadline time.Time) (header, []byte, error) {
 // header reads the next frame's header; payload or payloadInto must follow.
 func (l *link) header(deadline time.Time) (header, error) {
 	if l.w-l.r < headerBytes {
-		if err := l.conn.SetReadDeadline(l.readBy(deadline)); err != nil {
+		if err := l.armRead(deadline); err != nil {
 			return header{}, l.readFault(err, 0)
 		}
 		if err := l.fill(headerBytes); err != nil {
@@ -126,7 +128,7 @@ func (l *link) header(deadline time.Time) (header, error) {
 func (l *link) payload(h header, deadline time.Time) ([]byte, error) {
 	l.growForFrame(h.length)
 	if l.w-l.r < h.length {
-		if err := l.conn.SetReadDeadline(l.readBy(deadline)); err != nil {
+		if err := l.armRead(deadline); err != nil {
 			return nil, l.readFault(err, headerBytes+l.w-l.r)
 		}
 		if err := l.fill(h.length); err != nil {
@@ -146,7 +148,7 @@ func (l *link) payloadInto(dst []byte, h header, deadline time.Time) error {
 	n := copy(dst, l.buf[l.r:l.w])
 	l.r += n
 	if n < len(dst) {
-		if err := l.conn.SetReadDeadline(l.readBy(deadline)); err != nil {
+		if err := l.armRead(deadline); err != nil {
 			return l.readFault(err, headerBytes+n)
 		}
 	}
@@ -160,6 +162,23 @@ func (l *link) payloadInto(dst []byte, h header, deadline time.Time) error {
 		n = min(len(dst), n+m)
 	}
 	return h.check(dst)
+}
+
+// armRead sets the deadline of the next reads.
+func (l *link) armRead(deadline time.Time) error {
+	if err := l.conn.SetReadDeadline(l.readBy(deadline)); err != nil {
+		return err
+	}
+	if l.interrupted.Load() { // interrupt's deadline may just have been overwritten
+		return l.conn.SetReadDeadline(time.Unix(1, 0))
+	}
+	return nil
+}
+
+// interrupt ends a read that blocks, and every later one; the connection can still be written to.
+func (l *link) interrupt() {
+	l.interrupted.Store(true)
+	l.conn.SetReadDeadline(time.Unix(1, 0)) //nolint:errcheck // closed: nothing blocks then
 }
 
 func (l *link) readBy(deadline time.Time) time.Time {

@@ -114,7 +114,7 @@ func (r *Receiver) meet() (*link, error) {
 		return nil, &fault{reason: ReasonAuth, err: fmt.Errorf("prefill rank at %s: %w", addr, errNoSecret)}
 	}
 	l := newLink(conn, r.cfg.IdleTimeout)
-	stopWatch := context.AfterFunc(r.ctx, l.close)
+	stopWatch := context.AfterFunc(r.ctx, l.interrupt) // so that the farewell can still be said
 	j := join{Room: r.room, PromptTokens: r.promptTokens, Layout: r.d.layout, Incarnation: r.d.incarnation}
 	err = l.greetPrefill(r.cfg.Secret, route.Incarnation, j, time.Now().Add(r.cfg.HandshakeTimeout))
 	if err == nil && !stopWatch() {
