@@ -88,14 +88,23 @@ func (s *Scheduler) drain() {
 	}
 }
 
-// pick decides what the step computes. Prefill comes first, so that a batch fills up before it decodes.
+// pick decides what the step computes. Prefill comes first, so that a batch fills up before it decodes, but no two prefill
+// batches follow each other while sequences run: a long prompt, or many, must not hold up the answers under way.
 func (s *Scheduler) pick() batch {
 	s.joinTransferred()
 	s.preallocate()
-	if b := s.pickPrefill(); b.kind != noBatch {
-		return b
+	if s.steps.prefilled {
+		s.steps.prefilled = false
+		if b := s.pickDecode(); b.kind != noBatch {
+			return b
+		}
 	}
-	return s.pickDecode()
+	b := s.pickPrefill()
+	if b.kind == noBatch {
+		b = s.pickDecode()
+	}
+	s.steps.prefilled = b.kind == prefillBatch
+	return b
 }
 
 // check verifies the invariants of all sequences, lists and the pool.

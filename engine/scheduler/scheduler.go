@@ -48,10 +48,11 @@ type held struct {
 	transfer Transfer
 }
 
-// counters count since the start.
+// counters are what the steps since the start have come to.
 type counters struct {
 	decodePicks   int   // decode batches picked, also those that retraction emptied
 	decodeSteps   int   // decode batches computed
+	prefilled     bool  // the last batch was a prefill batch
 	prefillTokens int64 // computed prompt tokens
 	prefillNanos  int64 // time in prefill batches
 	lastTransfer  report.KVTransfer
