@@ -51,15 +51,15 @@ func matchStop(d TailDecoder, answer []int32, stops []string) string {
 	return match
 }
 
-// tail decodes the end of answer, at least bytes of text before its newest token where there are so many. before is the
+// tail decodes the end of answer with its special tokens, which clients name as stop strings too: at least bytes of text before its newest token where there are so many. before is the
 // length of the text that was final without the newest token.
 func tail(d TailDecoder, answer []int32, bytes int) (text string, before int) {
 	for n := bytes + 1; ; n *= 2 {
 		n = min(n, len(answer))
 		window := answer[len(answer)-n:]
-		older := d.Decode(window[:n-1], true)
+		older := d.Decode(window[:n-1], false)
 		if n == len(answer) || len(older) >= bytes+2*utf8.UTFMax {
-			text = d.Decode(window, true)
+			text = d.Decode(window, false)
 			return text, min(len(strings.TrimRight(older, "\uFFFD")), len(text))
 		}
 	}

@@ -12,7 +12,7 @@ import (
 
 // wholeStop is matchStop as one would first write it: decode everything, before and after the newest token.
 func wholeStop(d TailDecoder, answer []int32, stops []string) string {
-	text, before := d.Decode(answer, true), len(strings.TrimRight(d.Decode(answer[:len(answer)-1], true), "\uFFFD"))
+	text, before := d.Decode(answer, false), len(strings.TrimRight(d.Decode(answer[:len(answer)-1], false), "\uFFFD"))
 	match, first := "", len(text)
 	for _, stop := range stops {
 		for at := 0; stop != "" && at+len(stop) <= len(text); at++ {
@@ -44,8 +44,39 @@ func TestMatchStopAgainstTwin(t *testing.T) {
 			stops = append(stops, stop)
 		}
 		if got, want := matchStop(d, answer, stops), wholeStop(d, answer, stops); got != want {
-			t.Fatalf("matchStop(%q, %v, %q) = %q, the twin says %q", d.Decode(answer, true), answer, stops, got, want)
+			t.Fatalf("matchStop(%q, %v, %q) = %q, the twin says %q", d.Decode(answer, false), answer, stops, got, want)
 		}
+	}
+}
+
+// marks is a decoder whose token 9 is special.
+type marks struct{}
+
+func (marks) Decode(ids []int32, skipSpecial bool) string {
+	d := letters{words: map[int32]string{9: "<end>"}}
+	if skipSpecial {
+		d.words[9] = ""
+	}
+	return d.Decode(ids, false)
+}
+
+// TestSpecialTokensStop: clients name the model's marks as stop strings.
+func TestSpecialTokensStop(t *testing.T) {
+	tests := []struct {
+		name, reason, stop string
+		answer             []int32
+		want               string
+	}{
+		{name: "mark", reason: "it has a text though the client doesn't see it", stop: "<end>", answer: []int32{1, 9}, want: "<end>"},
+		{name: "across", reason: "text and mark make one string", stop: "b<en", answer: []int32{1, 9}, want: "b<en"},
+		{name: "old mark", reason: "it was allowed to pass before the minimum", stop: "<end>", answer: []int32{9, 1}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := matchStop(marks{}, tt.answer, []string{tt.stop}); got != tt.want {
+				t.Errorf("%s: stop is %q, want %q", tt.reason, got, tt.want)
+			}
+		})
 	}
 }
 
