@@ -3,7 +3,6 @@ package metrics
 import (
 	nethttp "net/http"
 	"strconv"
-	"strings"
 )
 
 // endpointSeries are the series of one endpoint and method.
@@ -78,56 +77,3 @@ const (
 	firstStatus = 100
 	lastStatus  = 599
 )
-
-// Middleware counts the requests that next handles. route gives the pattern of a request's route, empty when none
-// matches. A panic of next passes through and counts no response unless one had begun.
-func (f *Front) Middleware(route func(*nethttp.Request) string, next nethttp.Handler) nethttp.Handler {
-	return nethttp.HandlerFunc(func(w nethttp.ResponseWriter, r *nethttp.Request) {
-		endpoint, method := route(r), r.Method
-		f.RequestStarted(endpoint, method)
-		defer f.RequestEnded(endpoint, method)
-		cw := &countingWriter{ResponseWriter: w, begin: func(status int) { f.ResponseStarted(endpoint, method, status) }}
-		next.ServeHTTP(cw, r)
-		if !cw.begun {
-			cw.started(nethttp.StatusOK)
-		}
-	})
-}
-
-// MuxRoute gives the route function of a mux: the path of the pattern that a request matches.
-func MuxRoute(mux *nethttp.ServeMux) func(*nethttp.Request) string {
-	return func(r *nethttp.Request) string {
-		_, pattern := mux.Handler(r)
-		if _, path, ok := strings.Cut(pattern, " "); ok {
-			return path
-		}
-		return pattern
-	}
-}
-
-// countingWriter tells the status when an answer begins.
-type countingWriter struct {
-	nethttp.ResponseWriter
-	begun bool
-	begin func(status int)
-}
-
-func (w *countingWriter) started(status int) {
-	if !w.begun && (status >= nethttp.StatusOK || status == nethttp.StatusSwitchingProtocols) {
-		w.begun = true
-		w.begin(status)
-	}
-}
-
-func (w *countingWriter) WriteHeader(status int) {
-	w.started(status)
-	w.ResponseWriter.WriteHeader(status)
-}
-
-func (w *countingWriter) Write(data []byte) (int, error) {
-	w.started(nethttp.StatusOK)
-	return w.ResponseWriter.Write(data)
-}
-
-// Unwrap lets http.ResponseController reach the writer below.
-func (w *countingWriter) Unwrap() nethttp.ResponseWriter { return w.ResponseWriter }

@@ -2,8 +2,6 @@ package metrics
 
 import (
 	"fmt"
-	nethttp "net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -212,50 +210,38 @@ func TestCustomLabelsAreCapped(t *testing.T) {
 	}
 }
 
-func TestMiddleware(t *testing.T) {
+func TestEndpoints(t *testing.T) {
 	r := &recorder{}
 	f := NewFront(r, FrontLabels{EngineType: "unified"}, Buckets{}, ledgertest.New())
-	mux := nethttp.NewServeMux()
-	mux.HandleFunc("POST /v1/completions", func(w nethttp.ResponseWriter, _ *nethttp.Request) {
-		w.WriteHeader(nethttp.StatusEarlyHints)
-		w.WriteHeader(nethttp.StatusCreated)
-		if err := nethttp.NewResponseController(w).Flush(); err != nil {
-			t.Errorf("flush: %v", err)
-		}
-	})
-	mux.HandleFunc("/v1/models/{id}", func(nethttp.ResponseWriter, *nethttp.Request) {})
-	mux.HandleFunc("/panic", func(nethttp.ResponseWriter, *nethttp.Request) { panic(nethttp.ErrAbortHandler) })
-	handler := f.Middleware(MuxRoute(mux), mux)
-	do := func(method, path string) []string {
-		func() {
-			defer func() { _ = recover() }() // the server does this
-			handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(method, path, nil))
-		}()
-		return r.take()
-	}
 	cases := []struct {
-		name, reason, method, path string
-		want                       []string
+		name, reason, method, endpoint string
+		status                         int // 0: no response began
+		want                           []string
 	}{
-		{"route", "the status that the answer begins with", "POST", "/v1/completions", []string{
+		{"route", "one request, one response", "POST", "/v1/completions", 201, []string{
 			"http_requests_total{endpoint=/v1/completions,method=POST} +1", "http_requests_active{endpoint=/v1/completions,method=POST} +1",
 			"http_responses_total{endpoint=/v1/completions,method=POST,status_code=201} +1", "http_requests_active{endpoint=/v1/completions,method=POST} -1",
 		}},
-		{"pattern", "the endpoint is the pattern, not the path", "GET", "/v1/models/abc", []string{
-			"http_requests_total{endpoint=/v1/models/{id},method=GET} +1", "http_requests_active{endpoint=/v1/models/{id},method=GET} +1",
-			"http_responses_total{endpoint=/v1/models/{id},method=GET,status_code=200} +1", "http_requests_active{endpoint=/v1/models/{id},method=GET} -1",
-		}},
-		{"unmatched", "any path is one series", "BREW", "/coffee/123", []string{
+		{"unmatched", "what no route and no standard has is one series", "BREW", "", 404, []string{
 			"http_requests_total{endpoint=unmatched,method=other} +1", "http_requests_active{endpoint=unmatched,method=other} +1",
 			"http_responses_total{endpoint=unmatched,method=other,status_code=404} +1", "http_requests_active{endpoint=unmatched,method=other} -1",
 		}},
-		{"panic", "no response, but not active any more", "GET", "/panic", []string{
+		{"status", "what is no status is one series", "GET", "/health", 999, []string{
+			"http_requests_total{endpoint=/health,method=GET} +1", "http_requests_active{endpoint=/health,method=GET} +1",
+			"http_responses_total{endpoint=/health,method=GET,status_code=other} +1", "http_requests_active{endpoint=/health,method=GET} -1",
+		}},
+		{"no response", "but not active any more", "GET", "/panic", 0, []string{
 			"http_requests_total{endpoint=/panic,method=GET} +1", "http_requests_active{endpoint=/panic,method=GET} +1", "http_requests_active{endpoint=/panic,method=GET} -1",
 		}},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			if diff := cmp.Diff(c.want, do(c.method, c.path)); diff != "" {
+			f.RequestStarted(c.endpoint, c.method)
+			if c.status != 0 {
+				f.ResponseStarted(c.endpoint, c.method, c.status)
+			}
+			f.RequestEnded(c.endpoint, c.method)
+			if diff := cmp.Diff(c.want, r.take()); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", c.reason, diff)
 			}
 		})
