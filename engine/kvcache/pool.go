@@ -41,9 +41,6 @@ func New(capacityTokens, pageSize int) (*Pool, error) {
 	return p, nil
 }
 
-// PageSize is the tokens of a page.
-func (p *Pool) PageSize() int { return p.pageSize }
-
 // Pages is the number of pages that hold n tokens.
 func (p *Pool) Pages(tokens int) int { return (tokens + p.pageSize - 1) / p.pageSize }
 

@@ -54,10 +54,3 @@ func (c *systemClock) calibrate() {
 	c.offset.Store(now.UnixNano() - mono)
 	c.calibrated.Store(mono)
 }
-
-// FromWall gives the instant of c that corresponds to Unix nanoseconds taken on this or another machine. It may lie in
-// the future when the machines' clocks differ.
-func FromWall(c Clock, wallNanos int64) Instant {
-	now := c.Now()
-	return now + Instant(wallNanos-c.Wall(now))
-}

@@ -46,12 +46,3 @@ func TestSystemClockFollowsTheWall(t *testing.T) {
 		t.Errorf("wall of instant 0 is %d, not the kept offset %d", got, offset+1)
 	}
 }
-
-func TestFromWallIsTheInverse(t *testing.T) {
-	c := System()
-	for _, i := range []Instant{-5, 0, 1, 1 << 40} {
-		if got := FromWall(c, c.Wall(i)); got.Sub(i) > int64(time.Second) || i.Sub(got) > int64(time.Second) {
-			t.Errorf("instant %d becomes %d", i, got)
-		}
-	}
-}

@@ -137,12 +137,6 @@ func (t *Timeline) waiting() Stage {
 // Stage is where the request is.
 func (t *Timeline) Stage() Stage { return t.stage }
 
-// Form is the path of the timeline.
-func (t *Timeline) Form() Form { return t.form }
-
-// Clock is the clock that the instants are of.
-func (t *Timeline) Clock() Clock { return t.clock }
-
 // Started is the entry of the first stage.
 func (t *Timeline) Started() Instant { return t.start }
 

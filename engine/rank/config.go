@@ -122,12 +122,15 @@ func (c Config) Validate() (Config, error) {
 	if c.MaxTotalTokens < 0 || c.MaxTotalTokens > 0 && c.PageSize > 0 && c.MaxTotalTokens < c.PageSize {
 		refuse("maximum of total tokens is %d: give at least one page of %d tokens, or 0 to derive it", c.MaxTotalTokens, c.PageSize)
 	}
-	for field, v := range map[string]int{
-		"context length": c.ContextLength, "maximum of queued requests": c.MaxQueuedRequests,
-		"threads": c.Threads, "test retract steps": c.TestRetractSteps,
+	for _, f := range []struct {
+		name string
+		v    int
+	}{
+		{"context length", c.ContextLength}, {"maximum of queued requests", c.MaxQueuedRequests},
+		{"threads", c.Threads}, {"test retract steps", c.TestRetractSteps},
 	} {
-		if v < 0 {
-			refuse("%s is %d: give a positive number, or 0 for the default", field, v)
+		if f.v < 0 {
+			refuse("%s is %d: give a positive number, or 0 for the default", f.name, f.v)
 		}
 	}
 	switch c.LogLevel {

@@ -18,12 +18,6 @@ import (
 // goodbyeGrace is how long a rank that ends waits for the API process to take the last outputs.
 const goodbyeGrace = 2 * time.Second
 
-// Main runs a rank on the Unix socket that cfg names, until ctx ends or the rank fails. It returns nil when ctx ended;
-// every request has its Finish by then.
-func Main(ctx context.Context, cfg Config) error {
-	return run(ctx, cfg, newLogger(cfg, os.Stderr), listenUnix(cfg.Socket), func() {})
-}
-
 // Child is the whole of a rank process that Start made: the first line of in is the configuration, the end of in means
 // that the parent is gone or wants the rank to end. out gets a hello when the rank serves, or the reason why it ended.
 // Callers pass standard input and file descriptor 3; see ReportFile.

@@ -51,8 +51,8 @@ func matchStop(d TailDecoder, answer []int32, stops []string) string {
 	return match
 }
 
-// tail decodes the end of answer with its special tokens, which clients name as stop strings too: at least bytes of text before its newest token where there are so many. before is the
-// length of the text that was final without the newest token.
+// tail decodes the end of answer, at least bytes of text before its newest token where there are so many, and with special
+// tokens, which clients name as stop strings too. before is the length of the text that was final without the newest token.
 func tail(d TailDecoder, answer []int32, bytes int) (text string, before int) {
 	for n := bytes + 1; ; n *= 2 {
 		n = min(n, len(answer))

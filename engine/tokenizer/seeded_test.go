@@ -45,9 +45,6 @@ func TestSeeded(t *testing.T) {
 				t.Errorf("%s (-want +got):\n%s", text, diff)
 			}
 		}
-		if bos, ok := tok.BOS(); !ok || bos != s.BOSTokenID {
-			t.Errorf("BOS is %d, %v", bos, ok)
-		}
 		if diff := cmp.Diff(s.EOSTokenIDs[:1], tok.EOS()); diff != "" {
 			t.Errorf("EOS (-want +got):\n%s", diff)
 		}

@@ -91,9 +91,9 @@ func (t *Tokenizer) loadConfig(dir string) error {
 			return fmt.Errorf("%s: %w", path, err)
 		}
 		t.bos, t.eos = string(c.BOSToken), string(c.EOSToken)
-		for field, text := range map[string]string{"bos_token": t.bos, "eos_token": t.eos} {
-			if _, ok := t.ids[text]; text != "" && !ok {
-				return fmt.Errorf("%s: %s: %q is not in tokenizer.json", path, field, text)
+		for _, token := range []struct{ field, text string }{{"bos_token", t.bos}, {"eos_token", t.eos}} {
+			if _, ok := t.ids[token.text]; token.text != "" && !ok {
+				return fmt.Errorf("%s: %s: %q is not in tokenizer.json", path, token.field, token.text)
 			}
 		}
 		template, ok, err := pickTemplate(c.ChatTemplate)
@@ -195,21 +195,6 @@ func (t *Tokenizer) EOS() []int32 {
 		return []int32{id}
 	}
 	return nil
-}
-
-// BOS is the id that begins a sequence. ok is false when there is none.
-func (t *Tokenizer) BOS() (id int32, ok bool) {
-	if t.bos == "" {
-		return 0, false
-	}
-	id, ok = t.ids[t.bos]
-	return id, ok
-}
-
-// ID gives the id of a token by its text: an added token's content, or an entry as the file writes it.
-func (t *Tokenizer) ID(token string) (id int32, ok bool) {
-	id, ok = t.ids[token]
-	return id, ok
 }
 
 // VocabSize is one more than the largest id.
