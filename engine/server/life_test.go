@@ -316,6 +316,9 @@ func TestPhases(t *testing.T) {
 			w := httptest.NewRecorder()
 			s.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
 			got[path] = w.Code
+			if closes, leaving := w.Header().Get("Connection") == "close", s.currentPhase() >= phaseLeaving; closes != leaving {
+				t.Errorf("%s: connection closes %t in phase %s", path, closes, s.currentPhase())
+			}
 		}
 		w := httptest.NewRecorder()
 		s.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/v1/completions", strings.NewReader(`{"prompt":"a"}`)))

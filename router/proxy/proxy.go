@@ -73,7 +73,8 @@ func New(cfg Config, f *fleet.Fleet, o Observer) (*Proxy, error) {
 	return &Proxy{cfg: cfg, fleet: f, observer: o, transport: newTransport(cfg.DialTimeout)}, nil
 }
 
-// Drain makes /health answer 503, so that new requests go elsewhere. Requests that come nevertheless are served.
+// Drain makes /health answer 503, so that new requests go elsewhere. Requests that come nevertheless are served, and told
+// to use another connection the next time, so that none is left that the end of the server would cut.
 func (p *Proxy) Drain() { p.draining.Store(true) }
 
 // Close waits for what requests have left behind and closes the connections to engines. The server must have ended.
@@ -101,6 +102,9 @@ const (
 
 // ServeHTTP finds the route.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if p.draining.Load() {
+		w.Header().Set("Connection", "close")
+	}
 	switch path := r.URL.Path; {
 	case path == routeCompletions, path == routeChat:
 		p.counted(path, w, r, p.infer, http.MethodPost)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -436,6 +437,28 @@ func TestOtherRoutes(t *testing.T) {
 	rt.fleet.Update(nil)
 	if got := get("/v1/models"); got.Status != 503 {
 		t.Errorf("/v1/models without engines: %d %s", got.Status, got.Body)
+	}
+}
+
+// TestDrainMovesConnections: what is served while the router drains is the last answer of its connection, so that the end
+// of the server finds no connection on which a client is about to send.
+func TestDrainMovesConnections(t *testing.T) {
+	s := newSet(t, 0, 0, 1)
+	rt := newRouter(t, routerOptions{engines: s.all})
+	connection := func() string {
+		w := httptest.NewRecorder()
+		rt.proxy.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/v1/completions", strings.NewReader(`{"prompt":"a"}`)))
+		if w.Code != http.StatusOK {
+			t.Fatalf("status %d: %s", w.Code, w.Body)
+		}
+		return w.Header().Get("Connection")
+	}
+	if got := connection(); got != "" {
+		t.Errorf("Connection %q before the drain, want none", got)
+	}
+	rt.proxy.Drain()
+	if got := connection(); got != "close" {
+		t.Errorf("Connection %q while draining, want close", got)
 	}
 }
 
