@@ -74,6 +74,9 @@ func (s *story) apply(ctx context.Context, t *trial.Trial) (base string, stop fu
 	if err := t.UntilReady(ctx, namespace, service, 3*time.Minute); err != nil {
 		return "", nil, err
 	}
+	if err := t.UntilSettled(ctx, namespace, service, 3*time.Minute); err != nil {
+		return "", nil, err
+	}
 	for _, args := range [][]string{
 		{"get", "inferenceservices.inference.sluice.dev", "-n", namespace},
 		{"get", "pods", "-n", namespace, "-L", v1alpha1.LabelRole, "-L", v1alpha1.LabelReplica, "-l", v1alpha1.LabelService + "=" + service},
@@ -130,7 +133,8 @@ func (s *story) scale(ctx context.Context, t *trial.Trial, base string) error {
 	steady := trial.StartLoad(ctx, 1, request(16))
 	defer steady.Stop()
 
-	s.title("Load: 24 clients; the decode pool scales on utilization, target %s", pool.Spec.Autoscaling.Metrics[0].Target.String())
+	target := pool.Spec.Autoscaling.Metrics[0].Target
+	s.title("Load: 24 clients; the decode pool scales on utilization, target %.2g", target.AsApproximateFloat64())
 	heavy := trial.StartLoad(ctx, 24, request(256))
 	defer heavy.Stop()
 	if err := s.untilScaled(ctx, t, "at least 2 ready decode replicas", func(ready, replicas int32) bool { return ready >= 2 }); err != nil {
@@ -181,6 +185,9 @@ func (s *story) untilScaled(ctx context.Context, t *trial.Trial, what string, do
 }
 
 func (s *story) epilogue(ctx context.Context, t *trial.Trial) error {
+	if err := t.UntilSettled(ctx, namespace, service, time.Minute); err != nil {
+		return err
+	}
 	svc, err := t.Service(ctx, namespace, service)
 	if err != nil {
 		return err
@@ -202,8 +209,5 @@ func (s *story) epilogue(ctx context.Context, t *trial.Trial) error {
 
 // remove takes everything away.
 func (s *story) remove(ctx context.Context) error {
-	if os.Getenv("KUBECONFIG") != "" {
-		return errors.New("KUBECONFIG is set, and the demo does not remove a cluster that it did not make; delete namespace " + namespace + " and helm release " + trial.Release + " there, or unset KUBECONFIG")
-	}
-	return trial.Down(ctx, s.root, s.out)
+	return trial.Down(ctx, s.root, s.out, namespace)
 }

@@ -28,17 +28,14 @@ const (
 // Up makes sure that there is a cluster with the product's images: the one of KUBECONFIG when that is set, else the dev
 // cluster, which it starts if need be. It is safe to call again.
 func Up(ctx context.Context, root string, log io.Writer) (*Trial, error) {
-	dev, err := output(ctx, root, "go", "run", "./hack/devcluster", "kubeconfig")
+	kubeconfig, foreign, err := target(ctx, root)
 	if err != nil {
 		return nil, err
 	}
-	kubeconfig := os.Getenv("KUBECONFIG")
-	foreign := kubeconfig != "" && kubeconfig != dev
 	if !foreign {
 		if err := run(ctx, root, log, "go", "run", "./hack/devcluster", "up"); err != nil {
 			return nil, err
 		}
-		kubeconfig = dev
 	}
 	t, err := Open(root, kubeconfig, log)
 	if err != nil {
@@ -57,9 +54,41 @@ func Up(ctx context.Context, root string, log io.Writer) (*Trial, error) {
 	return t, t.loadImages(ctx)
 }
 
-// Down removes the dev cluster with all that is on it. The cluster of KUBECONFIG is never removed.
-func Down(ctx context.Context, root string, log io.Writer) error {
-	return run(ctx, root, log, "go", "run", "./hack/devcluster", "down")
+// target gives the kubeconfig of the cluster to work on, and whether it is another one than the dev cluster.
+func target(ctx context.Context, root string) (kubeconfig string, foreign bool, err error) {
+	dev, err := output(ctx, root, "go", "run", "./hack/devcluster", "kubeconfig")
+	if err != nil {
+		return "", false, err
+	}
+	if named := os.Getenv("KUBECONFIG"); named != "" && named != dev {
+		return named, true, nil
+	}
+	return dev, false, nil
+}
+
+// Down removes what a trial made in the given namespaces, and the release. Of the dev cluster nothing is left; another
+// cluster, that of KUBECONFIG, is kept.
+func Down(ctx context.Context, root string, log io.Writer, namespaces ...string) error {
+	kubeconfig, foreign, err := target(ctx, root)
+	if err != nil {
+		return err
+	}
+	if !foreign {
+		if err := run(ctx, root, log, "go", "run", "./hack/devcluster", "down"); err != nil {
+			return err
+		}
+		return os.RemoveAll(volumeRoot)
+	}
+	t, err := Open(root, kubeconfig, log)
+	if err != nil {
+		return err
+	}
+	for _, namespace := range namespaces {
+		if err := t.RemoveNamespace(ctx, namespace); err != nil {
+			return err
+		}
+	}
+	return t.Uninstall(ctx)
 }
 
 // loadImages builds the images and loads them into the dev cluster. They are used by names made from their content, so

@@ -20,6 +20,8 @@ const (
 	ModelClaim = "models"
 	// ModelURI is the model on the claim, as a manifest names it.
 	ModelURI = "pvc://" + ModelClaim + "/tiny"
+	// volumeRoot is the folder of a node that holds the volumes of a cluster without a storage class.
+	volumeRoot = "/var/lib/sluice-trial"
 )
 
 // EnsureModel makes a small seeded model on the claim ModelClaim of a namespace, by a Job that runs the engine's own
@@ -79,20 +81,8 @@ func (t *Trial) ensureClaim(ctx context.Context, namespace string) error {
 		return err
 	}
 	if !provisioned {
-		volume := &corev1.PersistentVolume{
-			ObjectMeta: metav1.ObjectMeta{Name: t.volumeName(namespace)},
-			Spec: corev1.PersistentVolumeSpec{
-				Capacity:                      size,
-				AccessModes:                   claim.Spec.AccessModes,
-				PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
-				ClaimRef:                      &corev1.ObjectReference{Namespace: namespace, Name: ModelClaim},
-				PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{
-					Path: "/var/lib/sluice-trial/" + namespace,
-					Type: ptr.To(corev1.HostPathDirectoryOrCreate),
-				}},
-			},
-		}
-		if err := t.Client.Create(ctx, volume); err != nil && !apierrors.IsAlreadyExists(err) {
+		volume, err := t.ensureVolume(ctx, namespace, size)
+		if err != nil {
 			return err
 		}
 		claim.Spec.StorageClassName = ptr.To("")
@@ -102,6 +92,43 @@ func (t *Trial) ensureClaim(ctx context.Context, namespace string) error {
 		return err
 	}
 	return nil
+}
+
+// ensureVolume makes the volume of a namespace in a folder of the node. A volume that is left of a namespace that was
+// deleted is made free again; its folder still holds the model.
+func (t *Trial) ensureVolume(ctx context.Context, namespace string, size corev1.ResourceList) (*corev1.PersistentVolume, error) {
+	ref := &corev1.ObjectReference{Namespace: namespace, Name: ModelClaim}
+	volume := &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: t.volumeName(namespace)},
+		Spec: corev1.PersistentVolumeSpec{
+			Capacity:                      size,
+			AccessModes:                   []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+			ClaimRef:                      ref,
+			PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{
+				Path: volumeRoot + "/" + namespace,
+				Type: ptr.To(corev1.HostPathDirectoryOrCreate),
+			}},
+		},
+	}
+	err := t.Client.Create(ctx, volume)
+	if !apierrors.IsAlreadyExists(err) {
+		return volume, err
+	}
+	if err := t.Client.Get(ctx, client.ObjectKeyFromObject(volume), volume); err != nil {
+		return nil, err
+	}
+	var claim corev1.PersistentVolumeClaim
+	err = t.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ModelClaim}, &claim)
+	if client.IgnoreNotFound(err) != nil {
+		return nil, err
+	}
+	if volume.Spec.ClaimRef != nil && volume.Spec.ClaimRef.UID != claim.UID {
+		before := volume.DeepCopy()
+		volume.Spec.ClaimRef = ref
+		return volume, t.Client.Patch(ctx, volume, client.MergeFrom(before))
+	}
+	return volume, nil
 }
 
 func (t *Trial) volumeName(namespace string) string { return "sluice-trial-" + namespace }

@@ -32,6 +32,21 @@ func (t *Trial) UntilReady(ctx context.Context, namespace, name string, limit ti
 	})
 }
 
+// UntilSettled waits until a service's replicas are as allocated, of the newest revision.
+func (t *Trial) UntilSettled(ctx context.Context, namespace, name string, limit time.Duration) error {
+	return t.Until(ctx, limit, "InferenceService "+name+" to settle", func(ctx context.Context) (string, bool, error) {
+		svc, err := t.Service(ctx, namespace, name)
+		if err != nil {
+			return "", false, err
+		}
+		progressing := apimeta.FindStatusCondition(svc.Status.Conditions, v1alpha1.ConditionProgressing)
+		if progressing == nil {
+			return "no condition yet", false, nil
+		}
+		return progressing.Message, progressing.Status == "False" && progressing.ObservedGeneration == svc.Generation, nil
+	})
+}
+
 // Scrape reads /metrics of every running engine of a service, in the order prefill, decode, unified and by name.
 func (t *Trial) Scrape(ctx context.Context, namespace, service string) ([]Exposition, error) {
 	pods, err := t.EnginePods(ctx, namespace, service, "")
@@ -70,7 +85,8 @@ func podReady(pod *corev1.Pod) bool {
 	return false
 }
 
-// Excerpt gives a line for every series of the named families: counters and gauges as they are, histograms as count and mean.
+// Excerpt gives a line for every series of the named families: gauges as they are, counters unless they are zero, and
+// histograms with samples as count and mean.
 func Excerpt(expositions []Exposition, names ...string) []string {
 	var lines []string
 	for _, name := range names {
@@ -82,7 +98,7 @@ func Excerpt(expositions []Exposition, names ...string) []string {
 			for _, m := range family.Metric {
 				var value string
 				switch {
-				case m.Counter != nil:
+				case m.Counter != nil && m.Counter.GetValue() > 0:
 					value = number(m.Counter.GetValue())
 				case m.Gauge != nil:
 					value = number(m.Gauge.GetValue())
