@@ -99,11 +99,18 @@ func startReplicas(pool v1alpha1.PoolSpec) int32 {
 }
 
 // UpdatePool makes live what want says and tells whether that changed it. Where the pool is scaled automatically, the
-// live number of replicas stays: it belongs to the autoscaler.
+// live number of replicas stays: it belongs to the autoscaler. Where scaling begins, it begins from the live number,
+// within its bounds. From 0 it begins as a new pool does, since autoscalers leave a pool alone that asks for no replica:
+// a pool that was retired and is listed again would stay empty.
 func UpdatePool(live, want *v1alpha1.EnginePool) (changed bool) {
 	spec := want.Spec.DeepCopy()
-	if want.Spec.Autoscaling != nil {
-		spec.Replicas = live.Spec.Replicas
+	if scaling := want.Spec.Autoscaling; scaling != nil && live.Spec.Replicas != nil {
+		switch {
+		case live.Spec.Autoscaling != nil:
+			spec.Replicas = live.Spec.Replicas
+		case *live.Spec.Replicas > 0:
+			spec.Replicas = new(min(max(*live.Spec.Replicas, scaling.MinReplicas), scaling.MaxReplicas))
+		}
 	}
 	if !equality.Semantic.DeepEqual(live.Spec, *spec) {
 		live.Spec = *spec

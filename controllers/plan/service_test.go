@@ -89,6 +89,12 @@ func TestUpdatePool(t *testing.T) {
 		{"scaling begins", "it begins from what is there",
 			func(s *v1alpha1.EnginePoolSpec) { s.Replicas = new(int32(4)) },
 			func(s *v1alpha1.EnginePoolSpec) { s.Autoscaling = scaling }, true, 4},
+		{"scaling begins beyond its bounds", "it begins within them",
+			func(s *v1alpha1.EnginePoolSpec) { s.Replicas = new(int32(9)) },
+			func(s *v1alpha1.EnginePoolSpec) { s.Autoscaling = scaling }, true, 5},
+		{"listed again", "a pool that was retired starts anew: an autoscaler leaves one alone that asks for no replica",
+			func(s *v1alpha1.EnginePoolSpec) { s.Replicas = new(int32(0)) },
+			func(s *v1alpha1.EnginePoolSpec) { s.Replicas, s.Autoscaling = new(int32(2)), scaling }, true, 2},
 		{"scaling ends", "the service says how many again",
 			func(s *v1alpha1.EnginePoolSpec) { s.Replicas, s.Autoscaling = new(int32(4)), scaling }, nil, true, 1},
 	}
