@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -302,6 +303,9 @@ func overlay(template *corev1.PodTemplateSpec, spec v1alpha1.EnginePoolSpec) err
 	if err := json.Unmarshal(merged, &result); err != nil {
 		return fmt.Errorf("template: it makes no valid pod: %w", err)
 	}
+	if err := checkKeys(result.ObjectMeta); err != nil {
+		return err
+	}
 	for _, container := range result.Spec.Containers {
 		if container.Name == EngineContainer {
 			*template = result
@@ -309,6 +313,20 @@ func overlay(template *corev1.PodTemplateSpec, spec v1alpha1.EnginePoolSpec) err
 		}
 	}
 	return fmt.Errorf("template: it removes the container %s; overlay it by that name instead", EngineContainer)
+}
+
+// checkKeys refuses labels and annotations by which the operator and the routers tell what a pod is and whether it
+// drains: a pod that is born draining would be replaced at once, again and again.
+func checkKeys(meta metav1.ObjectMeta) error {
+	keys := map[string]string{}
+	maps.Copy(keys, meta.Labels)
+	maps.Copy(keys, meta.Annotations)
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		if strings.HasPrefix(key, v1alpha1.LabelPrefix) {
+			return fmt.Errorf("template: its metadata sets %s, and keys with %s are the operator's; leave it out", key, v1alpha1.LabelPrefix)
+		}
+	}
+	return nil
 }
 
 func podEnv() []corev1.EnvVar {

@@ -213,7 +213,7 @@ func TestPodTemplate(t *testing.T) {
 		return func(spec *v1alpha1.EnginePoolSpec) { spec.Template = &runtime.RawExtension{Raw: []byte(text)} }
 	}
 	pod, err := Pod(newPool(v1alpha1.RoleDecode, template(`{
-		"metadata": {"labels": {"team": "x", "inference.sluice.dev/service": "other"}, "annotations": {"note": "y"}},
+		"metadata": {"labels": {"team": "x", "app.kubernetes.io/part-of": "other"}, "annotations": {"note": "y"}},
 		"spec": {
 			"nodeSelector": {"gpu": "h200"},
 			"containers": [{"name": "engine", "env": [{"name": "B", "value": "2"}]}, {"name": "side", "image": "side:v1"}]
@@ -224,8 +224,8 @@ func TestPodTemplate(t *testing.T) {
 	if got := pod.Labels["team"]; got != "x" {
 		t.Errorf("label team is %q, want x", got)
 	}
-	if got := pod.Labels[v1alpha1.LabelService]; got != "chat" {
-		t.Errorf("label service is %q: a template must not move a pod to another service", got)
+	if got := pod.Labels["app.kubernetes.io/part-of"]; got != "chat" {
+		t.Errorf("label part-of is %q: the operator's labels come last", got)
 	}
 	if diff := cmp.Diff(map[string]string{"note": "y"}, pod.Annotations); diff != "" {
 		t.Errorf("annotations (-want +got):\n%s", diff)
@@ -253,6 +253,8 @@ func TestPodTemplate(t *testing.T) {
 		"a wrong type":        `{"spec": {"hostNetwork": "perhaps"}}`,
 		"the engine is gone":  `{"spec": {"containers": [{"$patch": "delete", "name": "engine"}]}}`,
 		"containers in a map": `{"spec": {"containers": {}}}`,
+		"born draining":       `{"metadata": {"annotations": {"inference.sluice.dev/draining": "2026-01-02T03:04:05Z"}}}`,
+		"of another service":  `{"metadata": {"labels": {"inference.sluice.dev/service": "other"}}}`,
 	} {
 		if _, err := Pod(newPool(v1alpha1.RoleDecode, template(text)), engine, 0, 0, 0); err == nil || !strings.Contains(err.Error(), "template") {
 			t.Errorf("%s: got %v, want an error that names the template", name, err)
