@@ -93,7 +93,8 @@ type PoolPlan struct {
 // PlanPool decides what to do with the replicas of a pool. Its bounds, at every step:
 //   - a serving replica is never deleted: it is drained first, and deleted when it is empty or its deadline is over;
 //   - neither scale-in nor roll-out drains a serving replica unless at least Allocation.Replicas others serve;
-//   - a roll-out adds a replica only when no more than Allocation.Replicas exist, so at most one more exists.
+//   - a roll-out adds a replica only when no more than Allocation.Replicas exist, so at most one more exists. A replica
+//     that ought to be gone and is not, because its node is lost, does not count.
 func PlanPool(state PoolState) PoolPlan {
 	p := newPlanner(state)
 	// 1. Bring back what drains and is wanted again.
@@ -235,10 +236,25 @@ func (p *planner) scaleOut() {
 
 func (p *planner) surge() {
 	old := p.count(func(r Replica) bool { return r.Revision != p.Revision })
-	if old == 0 || len(p.active) > int(p.Allocation.Replicas) || len(p.Replicas)+int(p.created) > int(p.Allocation.Replicas) {
+	if old == 0 || len(p.active) > int(p.Allocation.Replicas) || p.held() > int(p.Allocation.Replicas) {
 		return
 	}
 	p.create(CauseRollOut, fmt.Sprintf("%d of %d replicas are older than revision %s", old, len(p.active), p.Revision))
+}
+
+// held counts the replicas whose devices are taken, and asks to be called when one of them counts as lost.
+func (p *planner) held() int {
+	held := int(p.created)
+	for _, replica := range p.Replicas {
+		if replica.Lost(p.Now) {
+			continue
+		}
+		if !replica.GoneBy.IsZero() {
+			p.again(replica.GoneBy.Sub(p.Now))
+		}
+		held++
+	}
+	return held
 }
 
 func (p *planner) drainExcess() {

@@ -207,6 +207,19 @@ func TestPlanPool(t *testing.T) {
 			progress: "3 replicas, 2 allocated: 1 of an older revision, 1 leaving",
 		},
 		{
+			name: "roll-out beside a lost replica", reason: "a replica that ends on a lost node may never go, and holds no roll-out up", demand: 1,
+			replicas: []Replica{old(0, 1), with(ready(1, 0), func(r *Replica) { r.Deleting, r.GoneBy, r.Remaining = true, now, 0 })},
+			want:     []brief{{CreateReplica, 2, "1 of 1 replicas are older than revision new: create replica 2"}},
+			counts:   v1alpha1.ReplicaCounts{Replicas: 3, ReadyReplicas: 1, UpdatedReplicas: 1, Allocated: 1, DrainingReplicas: 1},
+			progress: "3 replicas, 1 allocated: 1 starting, 1 of an older revision, 1 leaving",
+		},
+		{
+			name: "roll-out beside one that ends", reason: "its devices are taken until it is gone", demand: 1,
+			replicas: []Replica{old(0, 1), with(ready(1, 0), func(r *Replica) { r.Deleting, r.GoneBy, r.Remaining = true, now.Add(time.Minute), 0 })},
+			counts:   v1alpha1.ReplicaCounts{Replicas: 2, ReadyReplicas: 1, Allocated: 1, DrainingReplicas: 1},
+			progress: "2 replicas, 1 allocated: 1 of an older revision, 1 leaving", after: time.Minute,
+		},
+		{
 			name: "roll-out waits for the drain", reason: "no more than one over the allocation exists", demand: 2,
 			replicas: []Replica{with(old(0, 1), draining(time.Second)), old(1, 2), ready(2, 0)},
 			counts:   v1alpha1.ReplicaCounts{Replicas: 3, ReadyReplicas: 2, UpdatedReplicas: 1, Allocated: 2, DrainingReplicas: 1},

@@ -54,6 +54,9 @@ type Replica struct {
 	Deleting bool
 	// Remaining counts the pods without a deletion time.
 	Remaining int32
+	// GoneBy is when the pods of a replica that is being deleted ought to be gone, their grace and lostAfter included;
+	// zero while a pod has no deletion time.
+	GoneBy time.Time
 	// Missing pods, by node rank, of a replica that is starting.
 	Missing []int32
 
@@ -72,6 +75,13 @@ type Replica struct {
 	Failure  string
 	Ended    bool
 }
+
+// lostAfter is how long after its grace a pod may still be there before its node counts as lost.
+const lostAfter = time.Minute
+
+// Lost says whether the replica ought to be gone: its node does not answer, so its pods stay until somebody removes the
+// node or them.
+func (r Replica) Lost(now time.Time) bool { return !r.GoneBy.IsZero() && !now.Before(r.GoneBy) }
 
 // Draining says whether the replica takes no new requests but may still be brought back.
 func (r Replica) Draining() bool { return !r.DrainStart.IsZero() && !r.Deleting }
@@ -135,6 +145,10 @@ func newReplica(ordinal int32, pods []*corev1.Pod, nodes int32, load func(string
 		}
 		if pod.DeletionTimestamp != nil {
 			replica.Deleting = true
+			// A deletion time is when the grace ends.
+			if goneBy := pod.DeletionTimestamp.Add(lostAfter); goneBy.After(replica.GoneBy) {
+				replica.GoneBy = goneBy
+			}
 		} else {
 			replica.Remaining++
 		}
@@ -154,6 +168,9 @@ func newReplica(ordinal int32, pods []*corev1.Pod, nodes int32, load func(string
 		case hasStarted(pod):
 			started++
 		}
+	}
+	if replica.Remaining > 0 {
+		replica.GoneBy = time.Time{}
 	}
 	for node := range nodes {
 		if !present[decimal(node)] {
