@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 )
 
 const (
@@ -20,14 +19,19 @@ const (
 // contrived case. It hashes the configuration and, of each weight file, name, size and a sample every sampleInterval
 // bytes, so that large models start fast too.
 func modelID(dir string) (string, error) {
-	files, err := filepath.Glob(filepath.Join(dir, "*.safetensors"))
+	entries, err := os.ReadDir(dir) // in order
 	if err != nil {
-		return "", fmt.Errorf("list weights in %s: %w", dir, err)
+		return "", fmt.Errorf("list weights: %w", err)
 	}
-	slices.Sort(files)
+	names := []string{"config.json"}
+	for _, e := range entries {
+		if filepath.Ext(e.Name()) == ".safetensors" {
+			names = append(names, e.Name())
+		}
+	}
 	h := sha256.New()
-	for _, path := range append([]string{filepath.Join(dir, "config.json")}, files...) {
-		if err := sampleFile(h, path); err != nil {
+	for _, name := range names {
+		if err := sampleFile(h, filepath.Join(dir, name)); err != nil {
 			return "", fmt.Errorf("name the model in %s: %w", dir, err)
 		}
 	}
