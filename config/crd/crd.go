@@ -8,6 +8,7 @@ import (
 	"embed"
 	"fmt"
 	"io/fs"
+	"slices"
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -15,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 )
@@ -70,13 +72,28 @@ func Create(ctx context.Context, config *rest.Config, definitions ...apiextensio
 			if err != nil {
 				return false, err
 			}
-			return isEstablished(live), nil
+			return isEstablished(live) && isServed(discovery.NewDiscoveryClient(clients.RESTClient()), live), nil
 		})
 		if err != nil {
 			return fmt.Errorf("wait for CustomResourceDefinition %s: %w", name, err)
 		}
 	}
 	return nil
+}
+
+// isServed says whether clients find every version of the resource: discovery follows the condition Established with a
+// delay.
+func isServed(lister discovery.ServerResourcesInterface, definition *apiextensionsv1.CustomResourceDefinition) bool {
+	for _, version := range definition.Spec.Versions {
+		if !version.Served {
+			continue
+		}
+		list, err := lister.ServerResourcesForGroupVersion(definition.Spec.Group + "/" + version.Name)
+		if err != nil || !slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == definition.Spec.Names.Plural }) {
+			return false
+		}
+	}
+	return true
 }
 
 func isEstablished(definition *apiextensionsv1.CustomResourceDefinition) bool {
