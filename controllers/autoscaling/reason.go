@@ -118,7 +118,8 @@ func scalingActive(hpa *autoscalingv2.HorizontalPodAutoscaler) (metav1.Condition
 	case active == nil:
 		return metav1.ConditionUnknown, ReasonPending, "the HorizontalPodAutoscaler was not evaluated yet"
 	case active.Status == corev1.ConditionTrue:
-		return metav1.ConditionTrue, ReasonValidMetric, active.Message
+		// The autoscaler's own message names the metric that won, which changes back and forth where there are several.
+		return metav1.ConditionTrue, ReasonValidMetric, "the autoscaler reads a number"
 	case active.Reason == "ScalingDisabled":
 		return metav1.ConditionFalse, ReasonScalingDisabled, active.Message
 	}

@@ -34,7 +34,7 @@ func TestScalingActive(t *testing.T) {
 		{"NotEvaluated", "its controller has not looked yet", hpa(), metav1.ConditionUnknown, ReasonPending, "the HorizontalPodAutoscaler was not evaluated yet"},
 		{"Active", "it reads a number",
 			hpa(able, autoscalingv2.HorizontalPodAutoscalerCondition{Type: autoscalingv2.ScalingActive, Status: corev1.ConditionTrue, Reason: "ValidMetricFound", Message: "the HPA was able to successfully calculate a replica count from pods metric sluice_utilization"}),
-			metav1.ConditionTrue, ReasonValidMetric, "the HPA was able to successfully calculate a replica count from pods metric sluice_utilization"},
+			metav1.ConditionTrue, ReasonValidMetric, "the autoscaler reads a number"},
 		{"NoScale", "the scale of the pool cannot be read",
 			hpa(autoscalingv2.HorizontalPodAutoscalerCondition{Type: autoscalingv2.AbleToScale, Status: corev1.ConditionFalse, Reason: "FailedGetScale", Message: "not found"}),
 			metav1.ConditionFalse, ReasonHPAError, "FailedGetScale: not found"},
