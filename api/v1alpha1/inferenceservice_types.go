@@ -106,7 +106,8 @@ type ModelSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9][A-Za-z0-9._/-]*$')",message="model.name may hold letters, digits, '.', '_', '/' and '-' and starts with a letter or digit, for example llama-3-8b"
 	Name string `json:"name"`
 
-	// URI is where the files in Hugging Face layout are: pvc://CLAIM/PATH or hostpath:///ABSOLUTE/PATH (development).
+	// URI is where the files in Hugging Face layout are: pvc://CLAIM/PATH or hostpath:///ABSOLUTE/PATH. The second is for
+	// development, and refused unless the operator was started with --allow-host-access.
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="self.matches('^pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/.*)?$') || self.matches('^hostpath:///.+$')",message="model.uri must be pvc://CLAIM/PATH or hostpath:///ABSOLUTE/PATH, for example pvc://models/tiny"
 	// +kubebuilder:validation:XValidation:rule="!self.contains('..')",message="model.uri may not contain '..'; write the path without it"
@@ -130,6 +131,7 @@ type EngineSpec struct {
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.exists(a, ['--host', '--port', '--model-path', '--served-model-name', '--enable-metrics', '--disaggregation-mode', '--disaggregation-bootstrap-port', '--disaggregation-secret-file', '--drain-timeout'].exists(f, a == f || a.startsWith(f + '=')))",message="engine.args may not set --host, --port, --model-path, --served-model-name, --enable-metrics, --disaggregation-mode, --disaggregation-bootstrap-port, --disaggregation-secret-file or --drain-timeout: the operator does; use the fields of the resource"
+	// +kubebuilder:validation:XValidation:rule="!self.exists(a, a == '--api-key' || a.startsWith('--api-key='))",message="engine.args may not set --api-key: the operator reads the engines' load without one; check keys in front of the router"
 	Args []string `json:"args,omitempty"`
 
 	// Env is added to the engine container.
@@ -254,13 +256,16 @@ type EngineShape struct {
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.exists(a, ['--host', '--port', '--model-path', '--served-model-name', '--enable-metrics', '--disaggregation-mode', '--disaggregation-bootstrap-port', '--disaggregation-secret-file', '--drain-timeout'].exists(f, a == f || a.startsWith(f + '=')))",message="pools[].args may not set --host, --port, --model-path, --served-model-name, --enable-metrics, --disaggregation-mode, --disaggregation-bootstrap-port, --disaggregation-secret-file or --drain-timeout: the operator does; use the fields of the resource"
+	// +kubebuilder:validation:XValidation:rule="!self.exists(a, a == '--api-key' || a.startsWith('--api-key='))",message="pools[].args may not set --api-key: the operator reads the engines' load without one; check keys in front of the router"
 	Args []string `json:"args,omitempty"`
 
 	// Resources of the engine container.
 	// +optional
 	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
 
-	// Template is a strategic-merge overlay on the pod (a PodTemplateSpec), for what has no field of its own.
+	// Template is a strategic-merge overlay on the pod (a PodTemplateSpec), for what has no field of its own. It may not
+	// set labels and annotations of inference.sluice.dev/, nor reach into the node unless the operator was started with
+	// --allow-host-access.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Schemaless
