@@ -47,6 +47,8 @@ type Config struct {
 	// EngineImage and RouterImage are for services that name none.
 	EngineImage string
 	RouterImage string
+	// AllowHostAccess lets services read directories of their nodes (hostpath://) and have templates that reach into them.
+	AllowHostAccess bool
 
 	// Namespace of the operator: of its Lease, and of the Secret and Service of the metrics API.
 	Namespace string
@@ -251,7 +253,7 @@ func addControllers(mgr manager.Manager, restConfig *rest.Config, operator Confi
 			Recorder: mgr.GetEventRecorder("enginepool"),
 			Samples:  store,
 			Clock:    operator.Clock,
-			Engine:   plan.EngineDefaults{Image: operator.EngineImage},
+			Engine:   plan.EngineDefaults{Image: operator.EngineImage, AllowHostAccess: operator.AllowHostAccess},
 		}).SetupWithManager(mgr),
 	)
 }

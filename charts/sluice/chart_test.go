@@ -131,7 +131,7 @@ func TestApply(t *testing.T) {
 	tests := map[string][]string{
 		"defaults": nil,
 		"everything": {
-			`replicas=2`, `operator.watchNamespaces=["team-a","team-b"]`, `operator.extraArgs=["--log-level=debug"]`, `image.pullSecrets=[{"name":"pull"}]`,
+			`replicas=2`, `operator.watchNamespaces=["team-a","team-b"]`, `operator.extraArgs=["--log-level=debug"]`, `operator.allowHostAccess=true`, `image.pullSecrets=[{"name":"pull"}]`,
 			`monitors.labels={"release":"prometheus"}`, `podLabels={"a":"b"}`, `podAnnotations={"c":"d"}`, `nodeSelector={"e":"f"}`,
 			`tolerations=[{"key":"g","operator":"Exists"}]`, `affinity={"nodeAffinity":{}}`, `crds.keep=false`, `resources={"limits":{"cpu":"1"}}`,
 		},

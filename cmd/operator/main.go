@@ -76,6 +76,7 @@ func command() *cobra.Command {
 	flags := root.Flags()
 	flags.StringVar(&operator.EngineImage, "engine-image", "", "image of sluice-engine for services that name none")
 	flags.StringVar(&operator.RouterImage, "router-image", "", "image of sluice-router for services that name none")
+	flags.BoolVar(&operator.AllowHostAccess, "allow-host-access", false, "let engine pods reach into their nodes: model.uri hostpath://, and host paths, host networks and privileges in templates")
 	flags.StringVar(&operator.Namespace, "namespace", os.Getenv("POD_NAMESPACE"), "namespace of the operator; by default $POD_NAMESPACE")
 	flags.StringSliceVar(&operator.WatchNamespaces, "watch-namespaces", nil, "namespaces to work in; by default all")
 	flags.StringVar(&operator.MetricsAddress, "metrics-bind-address", ":8080", "address of the operator's own metrics; 0 turns them off")

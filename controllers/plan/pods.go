@@ -47,6 +47,8 @@ const NonRootUser int64 = 65532
 type EngineDefaults struct {
 	// Image of the engine for pools that name none.
 	Image string
+	// AllowHostAccess lets pods reach into their node: see checkHost.
+	AllowHostAccess bool
 }
 
 func engineImage(pool v1alpha1.EnginePoolSpec, defaults EngineDefaults) string {
@@ -168,6 +170,11 @@ func Pod(pool *v1alpha1.EnginePool, defaults EngineDefaults, replica, nodeRank, 
 	}
 	if err := overlay(&template, spec); err != nil {
 		return nil, err
+	}
+	if !defaults.AllowHostAccess {
+		if err := checkHost(template.Spec, spec); err != nil {
+			return nil, err
+		}
 	}
 
 	pod := &corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-dev/sluice/api/v1alpha1"
 )
 
-var engine = EngineDefaults{Image: "engine:v1"}
+var engine = EngineDefaults{Image: "engine:v1", AllowHostAccess: true}
 
 // newPool makes a pool of a role that edit may change.
 func newPool(role v1alpha1.Role, edit func(*v1alpha1.EnginePoolSpec)) *v1alpha1.EnginePool {
