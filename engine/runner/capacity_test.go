@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"math"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -40,6 +41,11 @@ func TestCapacity(t *testing.T) {
 		wantErr      string
 	}{
 		{"given", "rounded down to whole pages", Config{PageSize: 16, MaxTotalTokens: 47}, 0, 2, ""},
+		{"given, just fits", "(2000 - 1000) / 200, whatever the fraction", Config{PageSize: 16, MaxTotalTokens: 80, MemFraction: 0.1}, 2000, 5, ""},
+		{"given, too much", "a page more than fits", Config{PageSize: 16, MaxTotalTokens: 96}, 2000, 0,
+			"max total tokens is 96: 2000 free bytes, less 1000 of weights, hold 80 tokens of KV: lower it, or set 0 to derive it"},
+		{"given, absurd", "the product of tokens and bytes must not wrap", Config{PageSize: 1, MaxTotalTokens: math.MaxInt}, 2000, 0,
+			"max total tokens is 9223372036854775807: 2000 free bytes, less 1000 of weights, hold 5 tokens of KV: lower it, or set 0 to derive it"},
 		{"from memory", "(0.5*6000 - 1000) / 200", Config{PageSize: 16}, 6000, 10, ""},
 		{"fraction", "(0.9*6000 - 1000) / 200", Config{PageSize: 16, MemFraction: 0.9}, 6000, 22, ""},
 		{"capped", "32 contexts of 50 are 100 pages", Config{PageSize: 16}, 1 << 40, 100, ""},

@@ -3,6 +3,7 @@ package runner
 import (
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/sluice-dev/sluice/engine/model"
 	"github.com/sluice-dev/sluice/engine/sampling"
@@ -123,11 +124,21 @@ func (r *Runner) load(cfg Config) error {
 // the machine's other pods can use.
 const derivedContexts = 32
 
-// pages gives the number of pages to allocate. Derived: what is left of the memory fraction after the weights, at most
-// derivedContexts full contexts.
+// pages gives the number of pages to allocate. Given: refused when they can't be in memory, which the system would
+// otherwise show only under load, by ending the process. Derived: what is left of the memory fraction after the weights,
+// at most derivedContexts full contexts.
 func (c Config) pages(info Info, freeBytes int64) (int, error) {
+	pageBytes := int64(info.PageBytesPerLayer) * int64(info.NumLayers)
 	if c.MaxTotalTokens > 0 {
-		return c.MaxTotalTokens / c.PageSize, nil
+		most := int64(math.MaxInt32) // page ids
+		if freeBytes > 0 {
+			most = min(most, max(freeBytes-info.WeightBytes, 0)/pageBytes)
+		}
+		if pages := c.MaxTotalTokens / c.PageSize; int64(pages) <= most {
+			return pages, nil
+		}
+		return 0, fmt.Errorf("max total tokens is %d: %d free bytes, less %d of weights, hold %d tokens of KV: lower it, or set 0 to derive it",
+			c.MaxTotalTokens, freeBytes, info.WeightBytes, most*int64(c.PageSize))
 	}
 	most := (derivedContexts*info.ContextLength + c.PageSize - 1) / c.PageSize
 	if freeBytes <= 0 { // the device can't tell
@@ -138,7 +149,6 @@ func (c Config) pages(info Info, freeBytes int64) (int, error) {
 		fraction = DefaultMemFraction
 	}
 	budget := int64(fraction*float64(freeBytes)) - info.WeightBytes
-	pageBytes := int64(info.PageBytesPerLayer) * int64(info.NumLayers)
 	if budget < pageBytes {
 		return 0, fmt.Errorf("no memory for KV: %g of %d free bytes, less %d of weights, is under one page of %d bytes: "+
 			"raise the memory fraction or set max total tokens", fraction, freeBytes, info.WeightBytes, pageBytes)
