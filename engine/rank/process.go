@@ -19,6 +19,9 @@ import (
 // lostGrace is how long a process whose connection broke may take to end by itself before it is killed.
 const lostGrace = 2 * time.Second
 
+// maxSocketPath is the bytes of a Unix socket's path that the system takes.
+const maxSocketPath = len(syscall.RawSockaddrUnix{}.Path) - 1
+
 // Process is a rank in a child process.
 //
 // Its life: Start spawns it with the configuration on standard input and a pipe for its report; it says hello; the
@@ -65,6 +68,10 @@ func start(ctx context.Context, cfg Config, cmd *exec.Cmd, stderr io.Writer) (p 
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	cfg.Socket = filepath.Join(dir, "rank.sock")
+	if len(cfg.Socket) > maxSocketPath {
+		return nil, fmt.Errorf("the path of its socket, %s, has %d bytes, but the system takes %d: set TMPDIR to a shorter one",
+			cfg.Socket, len(cfg.Socket), maxSocketPath)
+	}
 
 	c := &osChild{cmd: cmd, stderr: newTailWriter(stderr), exited: make(chan struct{})}
 	hello, err := c.spawn(cfg)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -342,6 +343,21 @@ func TestStartFails(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+func TestTemporaryDirectoryThatIsTooDeep(t *testing.T) {
+	deep := filepath.Join(t.TempDir(), strings.Repeat("d", 100))
+	if err := os.Mkdir(deep, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("TMPDIR", deep)
+	_, err := Start(waiting(t), testConfig("unused"))
+	if err == nil || !strings.Contains(err.Error(), "set TMPDIR to a shorter one") {
+		t.Errorf("error is %v, want the remedy", err)
+	}
+	if left, _ := os.ReadDir(deep); len(left) > 0 {
+		t.Errorf("%v is left behind", left)
 	}
 }
 
