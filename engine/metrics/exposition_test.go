@@ -95,7 +95,7 @@ func snapshot(kind report.Kind) report.Snapshot {
 		TokenUsage: 0.36, FullUsage: 0.3557, GenThroughput: 170.5, Utilization: 0.81, CacheHitRate: 0.19,
 		NumPrefillBootstrapQueueReqs: 20, NumPrefillInflightQueueReqs: 21, NumDecodePreallocQueueReqs: 22,
 		NumDecodeTransferQueueReqs: 23, NumDecodeHostReceiveQueueReqs: 24, NumDecodeDeferredKVReleaseReqs: 25, NumRetractedReqs: 26,
-		MaxRunningRequestsUnderSLO: 27, MaxRunningRequests: 28, PendingPreallocTokenUsage: 0.29, NumPausedReqs: 30, NumRetractedQueueReqs: 31,
+		MaxRunningRequestsUnderSLO: 27, PendingPreallocTokenUsage: 0.29,
 	}
 }
 

@@ -43,7 +43,7 @@ func (s *Scheduler) makeRoom(b batch) batch {
 		s.reserve.raise(s.in[stateRunning])
 		s.steps.retractedReqs = retracted
 		s.deps.Reporter.Retracted(retracted, input, output)
-		s.log().Info("retracted running requests for memory", "requests", retracted, "input_tokens", input,
+		s.deps.Log.Info("retracted running requests for memory", "requests", retracted, "input_tokens", input,
 			"output_tokens", output, "running", len(s.in[stateRunning]))
 	} else {
 		s.reserve.decay()

@@ -133,9 +133,7 @@ func (s *Scheduler) snapshot(kind report.Kind) report.Snapshot {
 		NumDecodePreallocQueueReqs:   len(s.in[statePreallocating]),
 		NumDecodeTransferQueueReqs:   len(s.in[stateTransferring]),
 		NumRetractedReqs:             s.steps.retractedReqs,
-		NumRetractedQueueReqs:        len(s.in[stateRetracted]),
 		MaxRunningRequestsUnderSLO:   s.cfg.MaxRunningUnderSLO,
-		MaxRunningRequests:           s.cfg.MaxRunning,
 	}
 	if s.cfg.Role == Decode {
 		snap.NumDecodeDeferredKVReleaseReqs = len(s.held)

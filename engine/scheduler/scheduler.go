@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"strings"
 
@@ -275,5 +274,3 @@ func (s *Scheduler) endAll(outcome request.Outcome, message string) {
 	}
 	s.deliver(s.deps.Clock.Now())
 }
-
-func (s *Scheduler) log() *slog.Logger { return s.deps.Log }

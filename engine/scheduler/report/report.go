@@ -48,17 +48,15 @@ type Snapshot struct {
 	Utilization   float64 // -1 on a prefill engine
 	CacheHitRate  float64 // of the last prefill report
 
-	NumPrefillBootstrapQueueReqs         int
-	NumPrefillInflightQueueReqs          int
-	NumDecodePreallocQueueReqs           int
-	NumDecodeTransferQueueReqs           int
-	NumDecodeHostReceiveQueueReqs        int // always 0: no host staging
-	NumDecodeDeferredKVReleaseReqs       int // ended requests whose pages a transfer may still touch
-	NumRetractedReqs                     int // of the last retraction since the report before
-	MaxRunningRequestsUnderSLO           int
-	MaxRunningRequests                   int
-	PendingPreallocTokenUsage            float64 // tokens of the prealloc queue / capacity
-	NumPausedReqs, NumRetractedQueueReqs int
+	NumPrefillBootstrapQueueReqs   int
+	NumPrefillInflightQueueReqs    int
+	NumDecodePreallocQueueReqs     int
+	NumDecodeTransferQueueReqs     int
+	NumDecodeHostReceiveQueueReqs  int // always 0: no host staging
+	NumDecodeDeferredKVReleaseReqs int // ended requests whose pages a transfer may still touch
+	NumRetractedReqs               int // of the last retraction since the report before
+	MaxRunningRequestsUnderSLO     int
+	PendingPreallocTokenUsage      float64 // tokens of the prealloc queue / capacity
 }
 
 // KVTransfer is one finished transfer on a prefill engine.

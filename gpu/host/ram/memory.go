@@ -22,9 +22,9 @@ func Memory() (totalBytes, freeBytes int64) {
 	if errLimit != nil || errUsage != nil {
 		return totalBytes, freeBytes
 	}
-	if max := parseLimit(limit); max < totalBytes {
-		totalBytes = max
-		freeBytes = min(freeBytes, max-min(max, parseLimit(usage)))
+	if limitBytes := parseLimit(limit); limitBytes < totalBytes {
+		totalBytes = limitBytes
+		freeBytes = min(freeBytes, limitBytes-min(limitBytes, parseLimit(usage)))
 	}
 	return totalBytes, freeBytes
 }
