@@ -32,6 +32,7 @@ type kubelet struct {
 	mu      sync.Mutex
 	engines map[types.UID]*fakeEngine
 	hold    func(*corev1.Pod) bool // pods that do not become ready
+	rounds  int                    // of sync
 }
 
 // fakeEngine answers /v1/loads for one pod.
@@ -64,7 +65,12 @@ func startKubelet(t *testing.T, api client.Client, namespace string) *kubelet {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		wait.UntilWithContext(ctx, k.sync, 30*time.Millisecond)
+		wait.UntilWithContext(ctx, func(ctx context.Context) {
+			k.sync(ctx)
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			k.rounds++
+		}, 30*time.Millisecond)
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -228,4 +234,11 @@ func (k *kubelet) polls() int {
 		engine.mu.Unlock()
 	}
 	return max(0, least)
+}
+
+// roundsDone is how many rounds the node has done; a round takes 30 ms or longer.
+func (k *kubelet) roundsDone() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.rounds
 }

@@ -2,7 +2,6 @@ package enginepool
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -86,11 +85,11 @@ func (r *Reconciler) checkExisting(ctx context.Context, pool *v1alpha1.EnginePoo
 	if err := r.Live.Get(ctx, key, live); err != nil {
 		return fmt.Errorf("read pod %s: %w", key, err)
 	}
-	if !metav1.IsControlledBy(live, pool) {
-		return owned.NewNotOwnedError("Pod", live)
+	if err := owned.CheckOwner("Pod", live, plan.OwnedByPool(pool)[0]); err != nil {
+		return err
 	}
 	if live.DeletionTimestamp != nil {
-		return apierrors.NewConflict(corev1.Resource("pods"), name, errors.New("an older pod of this name still ends"))
+		return &owned.LeftoverError{Kind: "Pod", Name: key.String()}
 	}
 	return nil
 }

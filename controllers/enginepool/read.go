@@ -51,8 +51,11 @@ func (r *Reconciler) read(ctx context.Context, step *step, reader client.Reader)
 	if err != nil {
 		return &invalidSpecError{err}
 	}
-	if _, err := plan.Pod(pool, r.Engine, 0, 0, 0); err != nil {
-		return &invalidSpecError{err}
+	demand := demandOf(pool)
+	if demand > 0 { // a pool that leaves makes no pods
+		if _, err := plan.Pod(pool, r.Engine, 0, 0, 0); err != nil {
+			return &invalidSpecError{err}
+		}
 	}
 	step.layout, step.revision = layout, revision
 
@@ -62,9 +65,12 @@ func (r *Reconciler) read(ctx context.Context, step *step, reader client.Reader)
 		return fmt.Errorf("list the pods of EnginePool %s: %w", client.ObjectKeyFromObject(pool), err)
 	}
 	step.pods = step.pods[:0]
+	var others []*corev1.Pod // of an earlier pool of this name
 	for i := range pods.Items {
 		if metav1.IsControlledBy(&pods.Items[i], pool) {
 			step.pods = append(step.pods, &pods.Items[i])
+		} else {
+			others = append(others, &pods.Items[i])
 		}
 	}
 	step.hpa, err = r.readAutoscaler(ctx, pool)
@@ -72,7 +78,6 @@ func (r *Reconciler) read(ctx context.Context, step *step, reader client.Reader)
 		return err
 	}
 	step.replicas = plan.Replicas(step.pods, layout.Nodes, func(name string) plan.Load { return r.load(pool, step.pods, name) })
-	demand := demandOf(pool)
 	step.plan = plan.PlanPool(plan.PoolState{
 		Now:          step.now,
 		Demand:       demand,
@@ -80,6 +85,7 @@ func (r *Reconciler) read(ctx context.Context, step *step, reader client.Reader)
 		Revision:     revision,
 		DrainSeconds: plan.DrainSeconds(pool.Spec),
 		Replicas:     step.replicas,
+		Reserved:     plan.Ordinals(others),
 	})
 	step.read = true
 	return nil

@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-dev/sluice/api/v1alpha1"
 	"github.com/sluice-dev/sluice/controllers/autoscaling"
 	"github.com/sluice-dev/sluice/controllers/observe"
+	"github.com/sluice-dev/sluice/controllers/owned"
 	"github.com/sluice-dev/sluice/controllers/plan"
 )
 
@@ -46,7 +47,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, step *step) (again time.Du
 		return again, client.IgnoreNotFound(fmt.Errorf("write the status of EnginePool %s: %w", client.ObjectKeyFromObject(pool), err))
 	}
 	r.mu.Lock()
-	r.loadWritten[pool.UID] = now
+	r.loadWritten[client.ObjectKeyFromObject(pool)] = now
 	r.mu.Unlock()
 	r.announce(before, pool)
 	return again, nil
@@ -56,7 +57,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, step *step) (again time.Du
 func (r *Reconciler) loadDue(pool *v1alpha1.EnginePool, now time.Time) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.loadWritten[pool.UID].Add(loadInterval).Sub(now)
+	return r.loadWritten[client.ObjectKeyFromObject(pool)].Add(loadInterval).Sub(now)
 }
 
 func onlyLoad(a, b v1alpha1.EnginePoolStatus) bool {
@@ -86,6 +87,7 @@ const (
 	reasonScaledToZero  = "ScaledToZero"
 	reasonInvalidSpec   = "InvalidSpec"
 	reasonApplyFailed   = "ApplyFailed"
+	reasonLeftover      = "OldStillEnds"
 	reasonStable        = "AsAllocated"
 	reasonProgressing   = "ReplicasChanging"
 	reasonAllRanks      = "AllRanksReport"
@@ -109,7 +111,7 @@ func (r *Reconciler) observe(step *step, now time.Time) (again time.Duration) {
 		return 0
 	}
 	status.ObservedGeneration = pool.Generation
-	status.ReplicaCounts = step.plan.Counts
+	status.ReplicaCounts = step.counts()
 	status.Selector = plan.ScaleSelector(pool.Spec)
 	status.Revision = step.revision
 	if len(step.done) > 0 {
@@ -126,8 +128,16 @@ func (r *Reconciler) observe(step *step, now time.Time) (again time.Duration) {
 	return again
 }
 
+// counts are those after the plan's actions, or those before where one was not done: the next reconcile counts what was.
+func (s *step) counts() v1alpha1.ReplicaCounts {
+	if s.err == nil {
+		return s.plan.Counts
+	}
+	return s.plan.Before
+}
+
 func setReady(step *step) {
-	pool, counts := step.pool, step.plan.Counts
+	pool, counts := step.pool, step.counts()
 	message := fmt.Sprintf("%d of %d replicas are ready", counts.ReadyReplicas, counts.Allocated)
 	switch {
 	case isRefusal(step.err) && counts.ReadyReplicas == 0:
@@ -160,15 +170,20 @@ func setProgressing(step *step) {
 	if step.plan.Progressing {
 		status, reason, message = metav1.ConditionTrue, reasonProgressing, step.plan.Progress
 	}
-	if isRefusal(step.err) {
+	var leftover *owned.LeftoverError
+	switch {
+	case isRefusal(step.err):
 		status, reason, message = metav1.ConditionTrue, reasonApplyFailed, step.err.Error()
+	case errors.As(step.err, &leftover):
+		status, reason, message = metav1.ConditionTrue, reasonLeftover, leftover.Error()
 	}
 	setCondition(step.pool, v1alpha1.ConditionProgressing, status, reason, message)
 }
 
-// isRefusal says whether the API server said no, other than because we were late.
+// isRefusal says whether the API server said no, other than for something to wait for.
 func isRefusal(err error) bool {
-	return err != nil && !isConflict(err) && !errors.Is(err, context.Canceled)
+	_, waits := owned.Wait(err)
+	return err != nil && !waits && !errors.Is(err, context.Canceled)
 }
 
 // observeLoad fills in the load and whether all ranks report. A rank is expected from when its replica serves and had

@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/sluice-dev/sluice/api/v1alpha1"
@@ -42,10 +41,7 @@ func (r *Reconciler) applySecret(ctx context.Context, step *step) error {
 	if err != nil {
 		return fmt.Errorf("read Secret %s: %w", key, err)
 	}
-	if !metav1.IsControlledBy(live, service) {
-		return owned.NewNotOwnedError("Secret", live)
-	}
-	return nil
+	return owned.CheckOwner("Secret", live, plan.OwnedByService(service)[0])
 }
 
 // isSettled says whether everything was there when the status was last written.
@@ -78,6 +74,9 @@ func (r *Reconciler) applyPool(ctx context.Context, step *step, want *v1alpha1.E
 	live, exists := step.pools[want.Name]
 	key := client.ObjectKeyFromObject(want)
 	if !exists {
+		if err := r.checkName(ctx, want); err != nil {
+			return nil, err
+		}
 		err := r.Client.Create(ctx, want)
 		if err == nil {
 			step.pools[want.Name] = want
@@ -90,14 +89,13 @@ func (r *Reconciler) applyPool(ctx context.Context, step *step, want *v1alpha1.E
 		if err := r.Live.Get(ctx, key, live); err != nil {
 			return nil, fmt.Errorf("read EnginePool %s: %w", key, err)
 		}
-		if !metav1.IsControlledBy(live, step.service) {
-			return nil, owned.NewNotOwnedError("EnginePool", live)
+		if err := owned.CheckOwner("EnginePool", live, want.OwnerReferences[0]); err != nil {
+			return nil, err
 		}
 		step.pools[want.Name] = live
 	}
 	if live.DeletionTimestamp != nil {
-		return nil, apierrors.NewConflict(v1alpha1.GroupVersion.WithResource("enginepools").GroupResource(), live.Name,
-			errors.New("an older pool of this name is still being deleted"))
+		return nil, &owned.LeftoverError{Kind: "EnginePool", Name: key.String()}
 	}
 	if plan.UpdatePool(live, want) {
 		if err := r.Client.Update(ctx, live); err != nil {
@@ -105,6 +103,20 @@ func (r *Reconciler) applyPool(ctx context.Context, step *step, want *v1alpha1.E
 		}
 	}
 	return live, nil
+}
+
+// checkName asks the cache whether another has the name of a pool, so that a service that waits for it does not try to
+// make the pool all the time.
+func (r *Reconciler) checkName(ctx context.Context, want *v1alpha1.EnginePool) error {
+	other := &v1alpha1.EnginePool{}
+	err := r.Client.Get(ctx, client.ObjectKeyFromObject(want), other)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read EnginePool %s: %w", client.ObjectKeyFromObject(want), err)
+	}
+	return owned.CheckOwner("EnginePool", other, want.OwnerReferences[0])
 }
 
 // applyRouter makes the router: its rights first.

@@ -73,7 +73,7 @@ type Reconciler struct {
 
 	mu sync.Mutex
 	// loadWritten is when the load of a service was last written to its status, by this process.
-	loadWritten map[types.UID]time.Time
+	loadWritten map[types.NamespacedName]time.Time
 }
 
 // New makes a Reconciler.
@@ -81,7 +81,7 @@ func New(config Config) *Reconciler {
 	return &Reconciler{
 		Config:      config,
 		applier:     owned.Applier{Client: config.Client, Live: config.Live},
-		loadWritten: map[types.UID]time.Time{},
+		loadWritten: map[types.NamespacedName]time.Time{},
 	}
 }
 
@@ -157,13 +157,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (resul
 	service := &v1alpha1.InferenceService{}
 	if err := r.Client.Get(ctx, request.NamespacedName, service); err != nil {
 		if apierrors.IsNotFound(err) {
+			r.forget(request.NamespacedName)
 			return ctrl.Result{}, nil
 		}
 		return ctrl.Result{}, fmt.Errorf("read InferenceService %s: %w", request.NamespacedName, err)
 	}
 	if service.DeletionTimestamp != nil {
 		// Owner references take everything away.
-		r.forget(service.UID)
+		r.forget(request.NamespacedName)
 		return ctrl.Result{}, nil
 	}
 	step := &step{service: service}
@@ -182,14 +183,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (resul
 	)
 }
 
-// finish observes and writes the status, whatever happened before. A conflict with another writer, or with a cache that
-// is late, is no error: the service is reconciled again.
+// finish observes and writes the status, whatever happened before. What only needs time, such as a conflict with
+// another writer, is no error: the service is reconciled again.
 func (r *Reconciler) finish(ctx context.Context, step *step, err error) (ctrl.Result, error) {
 	step.err = err
 	again, statusErr := r.writeStatus(ctx, step)
 	err = errors.Join(err, statusErr)
-	if isConflict(err) {
-		return ctrl.Result{RequeueAfter: conflictDelay}, nil
+	if delay, waits := owned.Wait(err); waits {
+		return ctrl.Result{RequeueAfter: delay}, nil
 	}
 	if err != nil {
 		return ctrl.Result{}, err
@@ -204,26 +205,8 @@ const (
 	lastRetry  = 30 * time.Second
 )
 
-// conflictDelay gives a late cache time to follow.
-const conflictDelay = 100 * time.Millisecond
-
-func isConflict(err error) bool {
-	if err == nil {
-		return false
-	}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		for _, one := range joined.Unwrap() {
-			if !isConflict(one) {
-				return false
-			}
-		}
-		return true
-	}
-	return apierrors.IsConflict(err)
-}
-
-func (r *Reconciler) forget(uid types.UID) {
+func (r *Reconciler) forget(key types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.loadWritten, uid)
+	delete(r.loadWritten, key)
 }

@@ -31,6 +31,7 @@ const (
 	reasonPoolNotReady = "PoolNotReady"
 	reasonRouter       = "RouterNotReady"
 	reasonNameConflict = "NameConflict"
+	reasonLeftover     = "OldStillEnds"
 	reasonApplyFailed  = "ApplyFailed"
 	reasonStable       = "AsAllocated"
 	reasonPools        = "PoolsChanging"
@@ -64,7 +65,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, step *step) (again time.Du
 		return 0, client.IgnoreNotFound(fmt.Errorf("write the status of InferenceService %s: %w", client.ObjectKeyFromObject(service), err))
 	}
 	r.mu.Lock()
-	r.loadWritten[service.UID] = now
+	r.loadWritten[client.ObjectKeyFromObject(service)] = now
 	r.mu.Unlock()
 	r.announce(before, service)
 	return 0, nil
@@ -73,7 +74,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, step *step) (again time.Du
 func (r *Reconciler) loadDue(service *v1alpha1.InferenceService, now time.Time) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.loadWritten[service.UID].Add(loadInterval).Sub(now)
+	return r.loadWritten[client.ObjectKeyFromObject(service)].Add(loadInterval).Sub(now)
 }
 
 // keepLoads leaves loads as they were that differ in the time of their samples alone.
@@ -162,11 +163,16 @@ func setRouterReady(step *step) {
 
 func setReady(step *step) {
 	var conflict *owned.NotOwnedError
+	var leftover *owned.LeftoverError
+	_, onlyWaits := owned.Wait(step.err)
 	switch {
 	case errors.As(step.err, &conflict):
 		step.set(v1alpha1.ConditionReady, metav1.ConditionFalse, reasonNameConflict, conflict.Error())
 		return
-	case step.err != nil && !isConflict(step.err) && !errors.Is(step.err, context.Canceled):
+	case errors.As(step.err, &leftover) && onlyWaits:
+		step.set(v1alpha1.ConditionReady, metav1.ConditionFalse, reasonLeftover, leftover.Error())
+		return
+	case step.err != nil && !onlyWaits && !errors.Is(step.err, context.Canceled):
 		step.set(v1alpha1.ConditionReady, metav1.ConditionFalse, reasonApplyFailed, step.err.Error())
 		return
 	case !step.read:

@@ -30,18 +30,6 @@ const (
 	Updated Outcome = "Updated"
 )
 
-// NotOwnedError says that an object's name is taken by an object of another owner.
-type NotOwnedError struct {
-	Kind  string
-	Name  string // NAMESPACE/NAME
-	Owner string // KIND NAME of the controller, or "nobody"
-}
-
-// Error names the object and the remedy.
-func (e *NotOwnedError) Error() string {
-	return fmt.Sprintf("%s %s exists and belongs to %s; remove it or choose another name", e.Kind, e.Name, e.Owner)
-}
-
 // Applier writes objects with owners.
 type Applier struct {
 	// Client reads from a cache that may hold our objects only and may be old.
@@ -84,7 +72,11 @@ func (a Applier) Apply(ctx context.Context, want client.Object) (Outcome, error)
 	if err != nil {
 		return Unchanged, fmt.Errorf("read %s %s: %w", kind, client.ObjectKeyFromObject(want), err)
 	}
-	if err := checkOwner(kind, want, live); err != nil {
+	owner := metav1.GetControllerOf(want)
+	if owner == nil {
+		return Unchanged, fmt.Errorf("apply %s %s: it has no controller; set its owner", kind, client.ObjectKeyFromObject(want))
+	}
+	if err := CheckOwner(kind, live, *owner); err != nil {
 		return Unchanged, err
 	}
 	same, err := covers(live, want)
@@ -148,27 +140,10 @@ func (a Applier) empty(like client.Object) (client.Object, error) {
 	return object.(client.Object), nil
 }
 
-// checkOwner compares the controllers of two objects.
-func checkOwner(kind string, want, live client.Object) error {
-	if isOwned(want, live) {
-		return nil
-	}
-	return NewNotOwnedError(kind, live)
-}
-
 // isOwned says whether both objects have the same controller.
 func isOwned(want, live client.Object) bool {
 	wanted, got := metav1.GetControllerOf(want), metav1.GetControllerOf(live)
 	return wanted != nil && got != nil && wanted.UID == got.UID
-}
-
-// NewNotOwnedError tells that an object belongs to another.
-func NewNotOwnedError(kind string, live client.Object) *NotOwnedError {
-	owner := "nobody"
-	if controller := metav1.GetControllerOf(live); controller != nil {
-		owner = controller.Kind + " " + controller.Name
-	}
-	return &NotOwnedError{Kind: kind, Name: client.ObjectKeyFromObject(live).String(), Owner: owner}
 }
 
 // merge lays what is wanted over the live object: its content replaces the live one's, its labels and annotations come

@@ -33,6 +33,7 @@ type PoolState struct {
 	Revision     string // of new pods
 	DrainSeconds int32
 	Replicas     []Replica // ascending by ordinal
+	Reserved     []int32   // ordinals whose names pods of others have: they get no new replica
 }
 
 // ActionKind says what to do with a replica.
@@ -83,6 +84,8 @@ type PoolPlan struct {
 	Actions []Action
 	// Counts of the replicas after the actions. UpdatedReplicas are those of the newest revision that are to stay.
 	Counts v1alpha1.ReplicaCounts
+	// Before are the counts without the actions.
+	Before v1alpha1.ReplicaCounts
 	// Progressing: the replicas are not yet as allocated, or not of the newest revision. Progress says what is waited for.
 	Progressing bool
 	Progress    string
@@ -136,6 +139,10 @@ func newPlanner(state PoolState) *planner {
 			p.ready++
 		}
 	}
+	for _, ordinal := range state.Reserved {
+		p.taken[ordinal] = true
+	}
+	p.plan.Before = p.counts()
 	return p
 }
 
@@ -358,7 +365,7 @@ func (p *planner) finish() PoolPlan {
 	return p.plan
 }
 
-// counts are those after the actions, so that status need not be written again when they are seen.
+// counts are those after the actions so far, so that status need not be written again when they are seen.
 func (p *planner) counts() v1alpha1.ReplicaCounts {
 	counts := v1alpha1.ReplicaCounts{
 		Replicas:      int32(len(p.Replicas)) + p.created,

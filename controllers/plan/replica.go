@@ -118,11 +118,9 @@ func DrainStart(pod *corev1.Pod) time.Time {
 func Replicas(pods []*corev1.Pod, nodes int32, load func(pod string) Load) []Replica {
 	groups := map[int32][]*corev1.Pod{}
 	for _, pod := range pods {
-		ordinal, err := strconv.ParseInt(pod.Labels[v1alpha1.LabelReplica], 10, 32)
-		if err != nil || ordinal < 0 {
-			continue
+		if ordinal, ok := ordinalOf(pod); ok {
+			groups[ordinal] = append(groups[ordinal], pod)
 		}
-		groups[int32(ordinal)] = append(groups[int32(ordinal)], pod)
 	}
 	replicas := make([]Replica, 0, len(groups))
 	for ordinal, group := range groups {
@@ -130,6 +128,22 @@ func Replicas(pods []*corev1.Pod, nodes int32, load func(pod string) Load) []Rep
 	}
 	slices.SortFunc(replicas, func(a, b Replica) int { return cmp.Compare(a.Ordinal, b.Ordinal) })
 	return replicas
+}
+
+// Ordinals lists the ordinals of the pods, one for each pod that has one.
+func Ordinals(pods []*corev1.Pod) []int32 {
+	ordinals := make([]int32, 0, len(pods))
+	for _, pod := range pods {
+		if ordinal, ok := ordinalOf(pod); ok {
+			ordinals = append(ordinals, ordinal)
+		}
+	}
+	return ordinals
+}
+
+func ordinalOf(pod *corev1.Pod) (ordinal int32, ok bool) {
+	n, err := strconv.ParseInt(pod.Labels[v1alpha1.LabelReplica], 10, 32)
+	return int32(n), err == nil && n >= 0
 }
 
 func newReplica(ordinal int32, pods []*corev1.Pod, nodes int32, load func(string) Load) Replica {

@@ -78,7 +78,7 @@ func EnginePools(service *v1alpha1.InferenceService) []*v1alpha1.EnginePool {
 				Name:            PoolName(service.Name, pool.Name),
 				Namespace:       service.Namespace,
 				Labels:          PoolLabels(spec),
-				OwnerReferences: ownedByService(service),
+				OwnerReferences: OwnedByService(service),
 			},
 			Spec: spec,
 		})
@@ -173,7 +173,7 @@ func Secret(service *v1alpha1.InferenceService, value string) *corev1.Secret {
 			Name:            SecretName(service.Name),
 			Namespace:       service.Namespace,
 			Labels:          serviceLabels(service, v1alpha1.ComponentEngine),
-			OwnerReferences: ownedByService(service),
+			OwnerReferences: OwnedByService(service),
 		},
 		Type:       corev1.SecretTypeOpaque,
 		StringData: map[string]string{SecretKey: value},
@@ -186,7 +186,7 @@ func NewRouter(service *v1alpha1.InferenceService, defaults RouterDefaults) Rout
 		Name:            RouterName(service.Name),
 		Namespace:       service.Namespace,
 		Labels:          serviceLabels(service, v1alpha1.ComponentRouter),
-		OwnerReferences: ownedByService(service),
+		OwnerReferences: OwnedByService(service),
 	}
 	selector := map[string]string{
 		v1alpha1.LabelService:   service.Name,
@@ -326,7 +326,8 @@ func serviceLabels(service *v1alpha1.InferenceService, component string) map[str
 	}
 }
 
-func ownedByService(service *v1alpha1.InferenceService) []metav1.OwnerReference {
+// OwnedByService is the owner of everything that exists once a service, and of its pools.
+func OwnedByService(service *v1alpha1.InferenceService) []metav1.OwnerReference {
 	return []metav1.OwnerReference{*metav1.NewControllerRef(service, v1alpha1.GroupVersion.WithKind("InferenceService"))}
 }
 
