@@ -60,6 +60,12 @@ type EnginePoolSpec struct {
 
 	EngineShape `json:",inline"`
 
+	// SecretHash tells contents of the PD Secret apart: 10 hex digits of their SHA-256. Engines that hold different secrets
+	// cannot hand KV pages over, so it is part of the revision. Empty for role Unified.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	SecretHash string `json:"secretHash,omitempty"`
+
 	// Autoscaling as in the service; the controller makes the HorizontalPodAutoscaler from it.
 	// +optional
 	Autoscaling *AutoscalingSpec `json:"autoscaling,omitempty"`

@@ -18,11 +18,11 @@ import (
 	"github.com/sluice-dev/sluice/controllers/plan"
 )
 
-// applySecret makes the PD Secret once. Secrets are not watched, so that the operator need not be allowed to list them;
-// a service that is settled is not asked about.
+// applySecret makes the PD Secret where there is none, and learns its hash. Secrets are not watched, so that the operator
+// need not be allowed to list them; a service that is settled is not asked about.
 func (r *Reconciler) applySecret(ctx context.Context, step *step) error {
 	service := step.service
-	if !plan.HasPrefill(service) || isSettled(service) {
+	if !plan.HasPrefill(service) || step.settled() {
 		return nil
 	}
 	key := client.ObjectKey{Namespace: service.Namespace, Name: plan.SecretName(service.Name)}
@@ -33,28 +33,43 @@ func (r *Reconciler) applySecret(ctx context.Context, step *step) error {
 		if err != nil {
 			return fmt.Errorf("make the secret of InferenceService %s: %w", client.ObjectKeyFromObject(service), err)
 		}
-		if err := r.Client.Create(ctx, plan.Secret(service, value)); err != nil && !apierrors.IsAlreadyExists(err) {
+		// When another operator was faster this fails, and the next attempt finds its Secret.
+		if err := r.Client.Create(ctx, plan.Secret(service, value)); err != nil {
 			return fmt.Errorf("create Secret %s: %w", key, err)
 		}
+		step.secretHash = plan.SecretHash([]byte(value))
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("read Secret %s: %w", key, err)
 	}
-	return owned.CheckOwner("Secret", live, plan.OwnedByService(service)[0])
+	if err := owned.CheckOwner("Secret", live, plan.OwnedByService(service)[0]); err != nil {
+		return err
+	}
+	if len(live.Data[plan.SecretKey]) == 0 {
+		return fmt.Errorf("secret %s has no key %s; delete it, and a new one is made", key, plan.SecretKey)
+	}
+	step.secretHash = plan.SecretHash(live.Data[plan.SecretKey])
+	return nil
 }
 
-// isSettled says whether everything was there when the status was last written.
-func isSettled(service *v1alpha1.InferenceService) bool {
-	return service.Status.ObservedGeneration == service.Generation &&
-		meta.IsStatusConditionTrue(service.Status.Conditions, v1alpha1.ConditionReady) &&
-		meta.IsStatusConditionFalse(service.Status.Conditions, v1alpha1.ConditionProgressing)
+// settled says whether every pool's pods run as its newest spec wants, so that they have found the Secret.
+func (s *step) settled() bool {
+	for _, spec := range s.service.Spec.Pools {
+		pool := s.pool(spec.Name)
+		if pool == nil || pool.Status.ObservedGeneration != pool.Generation ||
+			!meta.IsStatusConditionTrue(pool.Status.Conditions, v1alpha1.ConditionReady) ||
+			!meta.IsStatusConditionFalse(pool.Status.Conditions, v1alpha1.ConditionProgressing) {
+			return false
+		}
+	}
+	return s.service.Status.ObservedGeneration == s.service.Generation
 }
 
 // applyPools makes the EnginePools, and what exists once a pool.
 func (r *Reconciler) applyPools(ctx context.Context, step *step) error {
 	var failures []error
-	for _, want := range plan.EnginePools(step.service) {
+	for _, want := range plan.EnginePools(step.service, step.secretHash) {
 		pool, err := r.applyPool(ctx, step, want)
 		if err != nil {
 			failures = append(failures, err)

@@ -21,8 +21,9 @@ type step struct {
 	router *appsv1.Deployment              // nil when there is none
 	read   bool                            // the fields above are filled
 
-	monitors []monitoring.Result
-	err      error
+	secretHash string // of the PD Secret; empty when it is not known
+	monitors   []monitoring.Result
+	err        error
 }
 
 // read fills the step from the cache.

@@ -20,13 +20,14 @@ type revisionInput struct {
 	Model  v1alpha1.ModelSpec   `json:"model"`
 	Engine v1alpha1.EngineSpec  `json:"engine"`
 	Shape  v1alpha1.EngineShape `json:"shape"`
+	Secret string               `json:"secret,omitempty"`
 }
 
 // Revision is the hash of what the pool's pods are made from: 10 hex digits. Replicas and autoscaling have no part in
 // it, and neither has the version of the operator: an operator that renders pods differently leaves running engines
 // alone until their spec changes.
 func Revision(pool v1alpha1.EnginePoolSpec, defaults EngineDefaults) (string, error) {
-	input := revisionInput{Role: pool.Role, Tenant: pool.Tenant, Model: pool.Model, Engine: *pool.Engine.DeepCopy(), Shape: *pool.EngineShape.DeepCopy()}
+	input := revisionInput{Role: pool.Role, Tenant: pool.Tenant, Model: pool.Model, Engine: *pool.Engine.DeepCopy(), Shape: *pool.EngineShape.DeepCopy(), Secret: pool.SecretHash}
 	input.Engine.Image = engineImage(pool, defaults)
 	input.Engine.ImagePullPolicy = pool.Engine.ImagePullPolicy
 
@@ -61,6 +62,12 @@ func Revision(pool v1alpha1.EnginePoolSpec, defaults EngineDefaults) (string, er
 	}
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:5]), nil
+}
+
+// SecretHash tells contents of a PD Secret apart. It does not help to guess one: those are 32 random bytes.
+func SecretHash(value []byte) string {
+	sum := sha256.Sum256(value)
+	return hex.EncodeToString(sum[:5])
 }
 
 func dropDefault(field **int32, value int32) {

@@ -58,8 +58,9 @@ func HasPrefill(service *v1alpha1.InferenceService) bool {
 	return false
 }
 
-// EnginePools renders the pools of a service, in the order of spec.pools.
-func EnginePools(service *v1alpha1.InferenceService) []*v1alpha1.EnginePool {
+// EnginePools renders the pools of a service, in the order of spec.pools. secretHash is that of its PD Secret, empty when
+// it is not known: UpdatePool then leaves what a pool has.
+func EnginePools(service *v1alpha1.InferenceService, secretHash string) []*v1alpha1.EnginePool {
 	pools := make([]*v1alpha1.EnginePool, 0, len(service.Spec.Pools))
 	for _, pool := range service.Spec.Pools {
 		spec := v1alpha1.EnginePoolSpec{
@@ -72,6 +73,9 @@ func EnginePools(service *v1alpha1.InferenceService) []*v1alpha1.EnginePool {
 			Engine:      *service.Spec.Engine.DeepCopy(),
 			EngineShape: *pool.EngineShape.DeepCopy(),
 			Autoscaling: pool.Autoscaling.DeepCopy(),
+		}
+		if pool.Role != v1alpha1.RoleUnified {
+			spec.SecretHash = secretHash
 		}
 		pools = append(pools, &v1alpha1.EnginePool{
 			ObjectMeta: metav1.ObjectMeta{
@@ -111,6 +115,9 @@ func UpdatePool(live, want *v1alpha1.EnginePool) (changed bool) {
 		case *live.Spec.Replicas > 0:
 			spec.Replicas = new(min(max(*live.Spec.Replicas, scaling.MinReplicas), scaling.MaxReplicas))
 		}
+	}
+	if spec.SecretHash == "" {
+		spec.SecretHash = live.Spec.SecretHash
 	}
 	if !equality.Semantic.DeepEqual(live.Spec, *spec) {
 		live.Spec = *spec

@@ -55,18 +55,18 @@ func TestEnginePools(t *testing.T) {
 	want := []*v1alpha1.EnginePool{
 		{
 			ObjectMeta: metav1.ObjectMeta{Name: "chat-prefill", Namespace: "team-a", Labels: labels("prefill", v1alpha1.RolePrefill), OwnerReferences: serviceOwner},
-			Spec:       v1alpha1.EnginePoolSpec{Service: "chat", Pool: "prefill", Role: v1alpha1.RolePrefill, Tenant: "blue", Replicas: new(int32(2)), Model: model, Engine: shared},
+			Spec:       v1alpha1.EnginePoolSpec{Service: "chat", Pool: "prefill", Role: v1alpha1.RolePrefill, Tenant: "blue", Replicas: new(int32(2)), Model: model, Engine: shared, SecretHash: "5ec3e7"},
 		},
 		{
 			ObjectMeta: metav1.ObjectMeta{Name: "chat-decode", Namespace: "team-a", Labels: labels("decode", v1alpha1.RoleDecode), OwnerReferences: serviceOwner},
 			Spec: v1alpha1.EnginePoolSpec{
-				Service: "chat", Pool: "decode", Role: v1alpha1.RoleDecode, Tenant: "blue", Replicas: new(int32(3)), Model: model, Engine: shared,
+				Service: "chat", Pool: "decode", Role: v1alpha1.RoleDecode, Tenant: "blue", Replicas: new(int32(3)), Model: model, Engine: shared, SecretHash: "5ec3e7",
 				EngineShape: v1alpha1.EngineShape{DrainSeconds: new(int32(60))},
 				Autoscaling: &v1alpha1.AutoscalingSpec{MinReplicas: 3, MaxReplicas: 5},
 			},
 		},
 	}
-	if diff := cmp.Diff(want, EnginePools(service)); diff != "" {
+	if diff := cmp.Diff(want, EnginePools(service, "5ec3e7")); diff != "" {
 		t.Errorf("pools (-want +got):\n%s", diff)
 	}
 }
@@ -95,6 +95,9 @@ func TestUpdatePool(t *testing.T) {
 		{"listed again", "a pool that was retired starts anew: an autoscaler leaves one alone that asks for no replica",
 			func(s *v1alpha1.EnginePoolSpec) { s.Replicas = new(int32(0)) },
 			func(s *v1alpha1.EnginePoolSpec) { s.Replicas, s.Autoscaling = new(int32(2)), scaling }, true, 2},
+		{"secret not known", "what the pool has stays", func(s *v1alpha1.EnginePoolSpec) { s.SecretHash = "5ec3e7" }, nil, false, 1},
+		{"another secret", "the pool rolls out", func(s *v1alpha1.EnginePoolSpec) { s.SecretHash = "5ec3e7" },
+			func(s *v1alpha1.EnginePoolSpec) { s.SecretHash = "07" }, true, 1},
 		{"scaling ends", "the service says how many again",
 			func(s *v1alpha1.EnginePoolSpec) { s.Replicas, s.Autoscaling = new(int32(4)), scaling }, nil, true, 1},
 	}
