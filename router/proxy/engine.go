@@ -66,11 +66,10 @@ func (a *answer) retryable() (reason RetryReason, ok bool) {
 		}
 		return RetryReset, true
 	}
+	if a.lost() {
+		return RetryReset, true
+	}
 	switch a.resp.StatusCode {
-	case http.StatusInternalServerError:
-		if a.lost() {
-			return RetryReset, true
-		}
 	case http.StatusBadGateway, http.StatusGatewayTimeout:
 		return RetryTransfer, true
 	case http.StatusServiceUnavailable:
@@ -81,7 +80,7 @@ func (a *answer) retryable() (reason RetryReason, ok bool) {
 
 // lost reports whether the engine says that its rank died with the request: its process ends next.
 func (a *answer) lost() bool {
-	if a.resp.StatusCode != http.StatusInternalServerError {
+	if a.resp.StatusCode < http.StatusInternalServerError {
 		return false
 	}
 	var body struct {

@@ -72,7 +72,7 @@ func (p *Proxy) patience(last *failure) time.Duration {
 func (p *Proxy) giveUp(ctx context.Context, c *call, last *failure, acquire error) {
 	switch {
 	case c.r.Context().Err() != nil:
-		c.outcome, c.status = OutcomeClientClosed, statusClientClosed
+		c.left()
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		c.outcome = OutcomeTimeout
 		c.refuse(&apiError{status: http.StatusGatewayTimeout, code: "timeout", message: "no engine answered within --request-timeout"})

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,7 +18,7 @@ import (
 
 // Config configures a Proxy.
 type Config struct {
-	MaxBodyBytes   int64         // of a request, > 0
+	MaxBodyBytes   int64         // of a request, 1 to 2^40
 	MaxRetries     int           // other pairs that are tried after the first, >= 0
 	QueueTimeout   time.Duration // wait for a usable engine; 0: none
 	RequestTimeout time.Duration // of a whole request; 0: none
@@ -31,22 +32,37 @@ type Config struct {
 	Metrics http.Handler // GET /metrics
 }
 
-// Validate names the first field that is wrong.
+// Validate names the first field that is wrong, by its flag.
 func (c Config) Validate() error {
 	switch {
-	case c.MaxBodyBytes <= 0:
-		return fmt.Errorf("maximum of body bytes is %d, want more than 0", c.MaxBodyBytes)
+	case c.MaxBodyBytes <= 0 || c.MaxBodyBytes > maxBodyLimit:
+		return fmt.Errorf("--max-body-bytes is %d: give 1 to %d", c.MaxBodyBytes, int64(maxBodyLimit))
 	case c.MaxRetries < 0:
-		return fmt.Errorf("maximum of retries is %d, want at least 0", c.MaxRetries)
-	case c.QueueTimeout < 0 || c.RequestTimeout < 0:
-		return fmt.Errorf("queue time-out %v and request time-out %v: want at least 0", c.QueueTimeout, c.RequestTimeout)
-	case c.ReadTimeout <= 0 || c.WriteTimeout <= 0 || c.DialTimeout <= 0:
-		return fmt.Errorf("read, write and dial time-outs are %v, %v and %v, want more than 0", c.ReadTimeout, c.WriteTimeout, c.DialTimeout)
+		return fmt.Errorf("--max-retries is %d: give 0 for none, or more", c.MaxRetries)
+	}
+	for _, t := range []struct {
+		flag   string
+		value  time.Duration
+		lowest time.Duration
+		remedy string
+	}{
+		{"--queue-timeout", c.QueueTimeout, 0, "0s for none, or more"},
+		{"--request-timeout", c.RequestTimeout, 0, "0s for none, or more"},
+		{"--read-timeout", c.ReadTimeout, 1, "more than 0s, for example 1m"},
+		{"--write-timeout", c.WriteTimeout, 1, "more than 0s, for example 1m"},
+		{"--dial-timeout", c.DialTimeout, 1, "more than 0s, for example 2s"},
+	} {
+		if t.value < t.lowest {
+			return fmt.Errorf("%s is %v: give %s", t.flag, t.value, t.remedy)
+		}
 	}
 	return nil
 }
 
 const (
+	// maxBodyLimit is the most that MaxBodyBytes can be; bodies are held in memory.
+	maxBodyLimit = 1 << 40
+
 	chunkBytes = 32 << 10 // one read from an engine
 
 	// prefillGrace is how long a prefill engine may take to end its answer after the decode engine's is complete.
@@ -216,26 +232,24 @@ func (c *call) readBody() (body []byte, ok bool) {
 		status: http.StatusRequestEntityTooLarge, code: "body_too_large",
 		message: fmt.Sprintf("the body has more than %d bytes: send a shorter prompt, or raise the router's --max-body-bytes", limit),
 	}
-	if c.r.ContentLength > limit {
-		c.refuse(tooLarge)
+	if c.r.ContentLength > limit && c.r.Header.Get("Expect") != "" {
+		c.refuse(tooLarge) // the client waits for this answer before it sends
 		return nil, false
 	}
 	c.control.SetReadDeadline(c.p.cfg.Now().Add(c.p.cfg.ReadTimeout)) //nolint:errcheck // not every server can
-	reader := http.MaxBytesReader(c.w, c.r.Body, limit)
-	var err error
-	if n := c.r.ContentLength; n > 0 {
-		body = make([]byte, n)
-		_, err = io.ReadFull(reader, body)
-	} else {
-		body, err = io.ReadAll(reader)
+	body, err := readAtMost(c.r.Body, c.r.ContentLength, limit)
+	if errors.Is(err, errTooLarge) {
+		// A client that writes before it reads must get to the end to see the answer; one that sends without end need not.
+		if _, err := io.CopyN(io.Discard, c.r.Body, 4*limit); !errors.Is(err, io.EOF) {
+			c.w.Header().Set("Connection", "close")
+		}
 	}
 	c.control.SetReadDeadline(time.Time{}) //nolint:errcheck // as above
-	var over *http.MaxBytesError
 	switch {
-	case errors.As(err, &over):
+	case errors.Is(err, errTooLarge):
 		c.refuse(tooLarge)
 	case c.r.Context().Err() != nil:
-		c.outcome, c.status = OutcomeClientClosed, statusClientClosed
+		c.left()
 	case err != nil:
 		c.refuse(&apiError{status: http.StatusBadRequest, code: "incomplete_body", message: "read the body: " + err.Error()})
 	default:
@@ -244,5 +258,37 @@ func (c *call) readBody() (body []byte, ok bool) {
 	return nil, false
 }
 
+var errTooLarge = errors.New("the body is too large")
+
+// firstBodyBytes is what is set aside for a body before any of it has come, whatever length its header claims.
+const firstBodyBytes = 64 << 10
+
+// readAtMost reads a body to its end, or gives errTooLarge. claimed is its length by the header, -1 when unknown. Memory
+// grows with what really comes.
+func readAtMost(r io.Reader, claimed, limit int64) ([]byte, error) {
+	if claimed > limit {
+		return nil, errTooLarge
+	}
+	if claimed >= 0 && claimed <= firstBodyBytes {
+		body := make([]byte, claimed)
+		_, err := io.ReadFull(r, body)
+		return body, err
+	}
+	body := bytes.NewBuffer(make([]byte, 0, firstBodyBytes))
+	_, err := body.ReadFrom(io.LimitReader(r, limit+1))
+	if err == nil && int64(body.Len()) > limit {
+		return nil, errTooLarge
+	}
+	return body.Bytes(), err
+}
+
 // statusClientClosed is counted for a client that went before its answer began.
 const statusClientClosed = 499
+
+// left ends a request whose client has gone before its answer began. A client that only closed its sending half may
+// still read: it must not take silence for success.
+func (c *call) left() {
+	c.outcome, c.status = OutcomeClientClosed, statusClientClosed
+	e := &apiError{status: statusClientClosed, code: "aborted_client", message: "the client closed the connection"}
+	e.write(c.w)
+}

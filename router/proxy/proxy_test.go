@@ -153,7 +153,7 @@ func TestFailures(t *testing.T) {
 		{name: "too many requests", reason: "429 is a 4xx", d0: answerWith(429, bad), want: reply{Status: 429, Body: bad}, outcome: "429 client_error"},
 		{name: "prefill refuses, decode suffers", reason: "the cause is told, not the consequence", p0: answerWith(400, bad), d0: answerWith(502, "transfer"), want: reply{Status: 400, Body: bad}, outcome: "400 client_error"},
 		{name: "internal error", reason: "500 is not another engine's business", d0: answerWith(500, "bug"), want: reply{Status: 500, Body: "bug"}, outcome: "500 engine_error"},
-		{name: "decode rank is killed", reason: "the engine's last word is heard", d0: answerWith(500, `{"error":{"code":"engine_failed"}}`), want: ok, retries: []RetryReason{RetryReset}, quarantined: []string{"d0"}, outcome: "200 ok"},
+		{name: "decode rank is killed", reason: "the engine's last word is heard", d0: answerWith(502, `{"error":{"code":"engine_failed"}}`), want: ok, retries: []RetryReason{RetryReset}, quarantined: []string{"d0"}, outcome: "200 ok"},
 		{name: "decode is killed", reason: "another decode engine answers", d0: die, want: ok, retries: []RetryReason{RetryReset}, quarantined: []string{"d0"}, outcome: "200 ok"},
 		{name: "prefill is killed", reason: "another prefill engine answers", p0: die, d0: hang, want: ok, retries: []RetryReason{RetryReset}, quarantined: []string{"p0"}, outcome: "200 ok"},
 		{name: "prefill is killed, decode suffers", reason: "the decode engine is not to blame", p0: die, d0: answerWith(502, "transfer"), want: ok, retries: []RetryReason{RetryReset}, quarantined: []string{"p0"}, outcome: "200 ok"},

@@ -137,7 +137,7 @@ func (p *Proxy) any(c *call) {
 			c.relay(a)
 			a.close()
 		case c.r.Context().Err() != nil:
-			c.outcome, c.status = OutcomeClientClosed, statusClientClosed
+			c.left()
 		default:
 			c.refuse(&apiError{status: http.StatusBadGateway, code: "engine_failed", message: a.err.Error(), retryAfter: 1})
 		}
