@@ -52,6 +52,9 @@ func command(log *slog.Logger) *cobra.Command {
 			return run(c.Context(), o, log)
 		},
 	}
+	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return fmt.Errorf("%w: see %s --help", err, c.CommandPath())
+	})
 	f := c.Flags()
 	f.StringVar(&o.host, "host", "127.0.0.1", "address to listen on")
 	f.IntVar(&o.port, "port", v1alpha1.DefaultRouterPort, "port to listen on; 0 takes a free one, which is logged")
@@ -75,6 +78,19 @@ func command(log *slog.Logger) *cobra.Command {
 	f.DurationVar(&o.drainAccept, "drain-accept", 2*time.Second, "after SIGTERM, time in which new requests are still served while /health says 503")
 	f.DurationVar(&o.drainTimeout, "drain-timeout", 5*time.Minute, "after SIGTERM, longest time for requests to finish")
 	return c
+}
+
+// validate names the first flag of the process itself that is wrong; the others are checked by what they are for.
+func (o options) validate() error {
+	switch {
+	case o.port < 0 || o.port > 65535:
+		return fmt.Errorf("--port is %d: give a port from 1 to 65535, or 0 for a free one", o.port)
+	case o.drainAccept < 0:
+		return fmt.Errorf("--drain-accept is %v: give 0s or more", o.drainAccept)
+	case o.drainTimeout < 0:
+		return fmt.Errorf("--drain-timeout is %v: give 0s or more", o.drainTimeout)
+	}
+	return nil
 }
 
 // source makes the discovery that the flags ask for.

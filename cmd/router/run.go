@@ -22,6 +22,9 @@ import (
 
 // run serves until ctx ends, then drains.
 func run(ctx context.Context, o options, log *slog.Logger) error {
+	if err := o.validate(); err != nil {
+		return err
+	}
 	source, err := o.source()
 	if err != nil {
 		return err

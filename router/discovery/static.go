@@ -26,12 +26,12 @@ const maxSlow = 3
 // NewStatic makes a source of engines that are checked every interval.
 func NewStatic(engines []Engine, interval time.Duration) (*Static, error) {
 	if interval <= 0 {
-		return nil, fmt.Errorf("health check interval is %v, want more than 0", interval)
+		return nil, fmt.Errorf("--health-interval is %v: give more than 0s, for example 2s", interval)
 	}
 	seen := map[string]bool{}
 	for _, e := range engines {
 		if seen[e.ID] {
-			return nil, fmt.Errorf("engine %s is given twice", e.Name)
+			return nil, fmt.Errorf("engine %s is given twice: name it once", e.Name)
 		}
 		seen[e.ID] = true
 	}

@@ -49,10 +49,10 @@ type Fleet struct {
 // New makes a fleet without engines.
 func New(cfg Config) (*Fleet, error) {
 	if cfg.Quarantine <= 0 {
-		return nil, fmt.Errorf("quarantine is %v, want more than 0", cfg.Quarantine)
+		return nil, fmt.Errorf("--quarantine is %v: give more than 0s, for example 1s", cfg.Quarantine)
 	}
 	if cfg.MaxWaiting <= 0 {
-		return nil, fmt.Errorf("maximum of waiting requests is %d, want more than 0", cfg.MaxWaiting)
+		return nil, fmt.Errorf("--max-waiting is %d: give 1 or more", cfg.MaxWaiting)
 	}
 	turn := map[discovery.Role]uint64{discovery.Prefill: cfg.Turn, discovery.Decode: cfg.Turn, discovery.Unified: cfg.Turn}
 	return &Fleet{cfg: cfg, members: map[string]*member{}, changed: make(chan struct{}), turn: turn}, nil
