@@ -84,6 +84,7 @@ const (
 	OutcomeTimeout         Outcome = "timeout"
 	OutcomeRefused         Outcome = "refused"          // queue full: 503 before the first byte
 	OutcomeTooLong         Outcome = "too_long"         // cannot ever fit: 400
+	OutcomeInvalid         Outcome = "invalid"          // wrong on every engine: 400
 	OutcomeBootstrapFailed Outcome = "bootstrap_failed" // PD peers did not meet
 	OutcomeTransferFailed  Outcome = "transfer_failed"  // a PD peer died or the KV was damaged
 	OutcomeInternal        Outcome = "internal_error"
@@ -96,7 +97,7 @@ func (o Outcome) HTTPStatus() int {
 		return 200
 	case OutcomeAbortedClient:
 		return 499
-	case OutcomeTooLong:
+	case OutcomeTooLong, OutcomeInvalid:
 		return 400
 	case OutcomeRefused, OutcomeAbortedOperator:
 		return 503

@@ -5,7 +5,7 @@ import "testing"
 func TestOutcomes(t *testing.T) {
 	for outcome, want := range map[Outcome]int{
 		OutcomeStop: 200, OutcomeLength: 200, OutcomeAbortedClient: 499, OutcomeAbortedOperator: 503, OutcomeTimeout: 504, OutcomeRefused: 503,
-		OutcomeTooLong: 400, OutcomeBootstrapFailed: 502, OutcomeTransferFailed: 502, OutcomeInternal: 500, "new": 500,
+		OutcomeTooLong: 400, OutcomeInvalid: 400, OutcomeBootstrapFailed: 502, OutcomeTransferFailed: 502, OutcomeInternal: 500, "new": 500,
 	} {
 		if got := outcome.HTTPStatus(); got != want {
 			t.Errorf("status of %s is %d, want %d", outcome, got, want)

@@ -187,9 +187,9 @@ func (s *Scheduler) openTransfer(q *sequence) error {
 func (s *Scheduler) judge(q *sequence) (outcome request.Outcome, message string) {
 	switch {
 	case s.live[q.req.RID] != nil:
-		return request.OutcomeInternal, fmt.Sprintf("rid %q belongs to a request that lives: send another rid", q.req.RID)
+		return request.OutcomeInvalid, fmt.Sprintf("rid %q belongs to a request that lives: send another rid", q.req.RID)
 	case q.prompt == 0:
-		return request.OutcomeInternal, "the prompt has no tokens: send at least one"
+		return request.OutcomeInvalid, "the prompt has no tokens: send at least one"
 	case q.prompt+1 > s.limit:
 		return request.OutcomeTooLong, fmt.Sprintf("the prompt has %d tokens, but this engine serves at most %d "+
 			"(context length %d, KV capacity %d, one token for the answer): shorten the prompt",
@@ -201,11 +201,11 @@ func (s *Scheduler) judge(q *sequence) (outcome request.Outcome, message string)
 		return request.OutcomeRefused, fmt.Sprintf("the queue is full (%d requests): try again later", s.cfg.MaxQueued)
 	}
 	if t := q.req.Sampling.Temperature; t != t {
-		return request.OutcomeInternal, "temperature is not a number: give 0 or more"
+		return request.OutcomeInvalid, "temperature is not a number: give 0 or more"
 	}
 	for i, id := range q.req.PromptIDs {
 		if id < 0 || int(id) >= s.cfg.VocabSize {
-			return request.OutcomeInternal, fmt.Sprintf("input_ids[%d] is %d: token ids of this model are 0 to %d", i, id, s.cfg.VocabSize-1)
+			return request.OutcomeInvalid, fmt.Sprintf("input_ids[%d] is %d: token ids of this model are 0 to %d", i, id, s.cfg.VocabSize-1)
 		}
 	}
 	return "", ""
