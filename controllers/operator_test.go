@@ -303,3 +303,13 @@ func (t *trial) untilPolled(n int) {
 		return polls >= from+n, fmt.Sprintf("%d polls, from %d", polls, from)
 	})
 }
+
+// untilRounds waits until the node has done n more rounds: time in which nothing needs to happen.
+func (t *trial) untilRounds(n int) {
+	t.Helper()
+	from := t.kubelet.roundsDone()
+	t.until("rounds of the node", func() (bool, string) {
+		rounds := t.kubelet.roundsDone()
+		return rounds >= from+n, fmt.Sprintf("%d rounds, from %d", rounds, from)
+	})
+}

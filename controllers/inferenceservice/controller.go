@@ -195,8 +195,15 @@ func (r *Reconciler) finish(ctx context.Context, step *step, err error) (ctrl.Re
 	if err != nil {
 		return ctrl.Result{}, err
 	}
+	if step.monitorFailed() && (again == 0 || again > monitorRetry) {
+		again = monitorRetry
+	}
 	return ctrl.Result{RequeueAfter: again}, nil
 }
+
+// monitorRetry is when a ServiceMonitor that was refused is tried again. It is not watched, and the service serves
+// without it.
+const monitorRetry = 10 * time.Second
 
 // What fails is tried again after firstRetry, then after twice that, up to lastRetry: a quota that was raised is noticed
 // within that time.

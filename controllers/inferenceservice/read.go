@@ -3,6 +3,7 @@ package inferenceservice
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,6 +25,10 @@ type step struct {
 	secretHash string // of the PD Secret; empty when it is not known
 	monitors   []monitoring.Result
 	err        error
+}
+
+func (s *step) monitorFailed() bool {
+	return slices.ContainsFunc(s.monitors, func(r monitoring.Result) bool { return r.Outcome == monitoring.Failed })
 }
 
 // read fills the step from the cache.

@@ -24,6 +24,8 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/sluice-dev/sluice/controllers/owned"
 )
 
 // Outcome is what became of a ServiceMonitor.
@@ -217,6 +219,11 @@ func (a *Applier) Apply(ctx context.Context, desired *monitoringv1.ServiceMonito
 	outcome := Applied
 	monitors := a.cfg.Dynamic.Resource(ServiceMonitorResource).Namespace(desired.Namespace)
 	live, err := monitors.Get(ctx, desired.Name, metav1.GetOptions{})
+	if err == nil {
+		if err := checkOwner(live, desired); err != nil {
+			return Failed, err
+		}
+	}
 	switch {
 	case err == nil && contains(live.Object, object.Object):
 		outcome = Unchanged
@@ -233,6 +240,15 @@ func (a *Applier) Apply(ctx context.Context, desired *monitoringv1.ServiceMonito
 	a.trusted[key] = trust{desired: text, until: now.Add(trustFor)}
 	a.mu.Unlock()
 	return outcome, nil
+}
+
+// checkOwner refuses a ServiceMonitor that somebody else made: applying ours would overwrite it.
+func checkOwner(live *unstructured.Unstructured, desired *monitoringv1.ServiceMonitor) error {
+	owner := metav1.GetControllerOf(desired)
+	if owner == nil {
+		return fmt.Errorf("apply ServiceMonitor %s/%s: it has no controller; set its owner", desired.Namespace, desired.Name)
+	}
+	return owned.CheckOwner(monitoringv1.ServiceMonitorsKind, live, *owner)
 }
 
 // Forget drops what is remembered of a ServiceMonitor that is not wanted any more.
