@@ -15,6 +15,7 @@ import (
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -211,8 +212,8 @@ func checkDeleted(t *testing.T, ns string) {
 		var left []string
 		for kind, list := range lists {
 			if err := cluster.Client.List(ctx, list, client.InNamespace(ns)); err != nil {
-				if apimeta.IsNoMatchError(err) {
-					continue
+				if apimeta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+					continue // the cluster has no such resource, or no longer
 				}
 				return "", false, err
 			}
