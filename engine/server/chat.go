@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/sluice-dev/sluice/engine/ledger"
@@ -42,6 +43,9 @@ type chatDelta struct {
 }
 
 const roleAssistant = "assistant"
+
+// roles are what a message may be from; the chat template says what becomes of each.
+var roles = []string{"system", "developer", "user", roleAssistant, "tool", "function"}
 
 func (s *Server) chatCompletions(w http.ResponseWriter, r *http.Request) {
 	arrival := s.arrival()
@@ -84,7 +88,7 @@ func (s *Server) chatCompletions(w http.ResponseWriter, r *http.Request) {
 // readChat turns the body into one sequence.
 func (s *Server) readChat(r *http.Request, e *engine, o *object, arrival ledger.Timeline) (openAIRequest, *apiError) {
 	messages := readMessages(o)
-	if tools, present := o.value("tools"); present && string(tools) != "[]" {
+	if tools, present := o.value("tools"); present && !isEmpty(tools) {
 		o.fail(unsupportedField("tools", "leave it out; the engine does not read tool calls from answers"))
 	}
 	if o.boolean("logprobs", false) {
@@ -127,8 +131,11 @@ func readMessages(o *object) []tokenizer.Message {
 	messages := make([]tokenizer.Message, len(objects))
 	for i, m := range objects {
 		messages[i] = tokenizer.Message{Role: m.string("role", ""), Content: readContent(m)}
-		if messages[i].Role == "" {
+		switch role := messages[i].Role; {
+		case role == "":
 			m.failField("role", "is missing: send system, user or assistant")
+		case !slices.Contains(roles, role):
+			m.failField("role", "is %q: send one of %s", clip(role), strings.Join(roles, ", "))
 		}
 		for name, raw := range m.raw {
 			if name == "role" || name == "content" {

@@ -74,8 +74,8 @@ func (c Config) Validate() (Config, error) {
 	}
 	checkPort(refuse, "port", c.Port)
 	checkPort(refuse, "disaggregation-bootstrap-port", c.BootstrapPort)
-	if c.MaxBodyBytes < 1 {
-		refuse("max-body-bytes", "is %d: give at least 1; the default is %d", c.MaxBodyBytes, Default().MaxBodyBytes)
+	if c.MaxBodyBytes < 1 || c.MaxBodyBytes > maxBodyLimit {
+		refuse("max-body-bytes", "is %d: give 1 to %d; the default is %d", c.MaxBodyBytes, int64(maxBodyLimit), Default().MaxBodyBytes)
 	}
 	for _, f := range []struct {
 		flag  string
@@ -150,6 +150,9 @@ func (c *Config) checkBuckets(refuse refusal) {
 		*f.bounds = sorted
 	}
 }
+
+// maxBodyLimit is the most that MaxBodyBytes can be; bodies are held in memory.
+const maxBodyLimit = 1 << 40
 
 type refusal func(flag, format string, args ...any)
 

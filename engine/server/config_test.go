@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/sluice-dev/sluice/engine/ledger"
 	"github.com/sluice-dev/sluice/engine/metrics"
 	"github.com/sluice-dev/sluice/engine/rank"
 )
@@ -54,6 +55,7 @@ func TestValidate(t *testing.T) {
 		{"open without a secret", "peers on other machines must authenticate", func(c *Config) {
 			c.Host, c.Rank.Disagg.Mode = "0.0.0.0", rank.ModePrefill
 		}, nil, []string{"--disaggregation-host is missing", "--disaggregation-secret-file is missing"}},
+		{"bodies without a limit", "the limit's own arithmetic would overflow", func(c *Config) { c.MaxBodyBytes = 1<<63 - 1 }, nil, []string{"--max-body-bytes is 9223372036854775807: give 1 to 1099511627776"}},
 		{"pool smaller than a page", "nothing would fit", func(c *Config) { c.Rank.MaxTotalTokens = 8 }, nil, []string{"--max-total-tokens is 8, less than a page of 16"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -81,5 +83,19 @@ func TestValidate(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestNoPlaceForMetrics: the error says which variable to set.
+func TestNoPlaceForMetrics(t *testing.T) {
+	t.Setenv("TMPDIR", "/proc/none")
+	for dir, want := range map[string]string{
+		"":            "--enable-metrics: the temporary directory is /proc/none: set TMPDIR or PROMETHEUS_MULTIPROC_DIR to one with space that can be written: ",
+		"/proc/other": `--enable-metrics: PROMETHEUS_MULTIPROC_DIR is "/proc/other": `,
+	} {
+		_, err := newObserver(Config{EnableMetrics: true, MetricsDir: dir}, ledger.System())
+		if err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%q: error %v, want %q first", dir, err, want)
+		}
 	}
 }

@@ -83,7 +83,7 @@ func (s *Server) abortRequest(w http.ResponseWriter, r *http.Request) {
 	if s.claimedPrefix(rid) || all {
 		s.events.Aborted()
 		if abortErr := e.rank.AbortAll(rid); abortErr != nil {
-			writeError(w, failure(http.StatusInternalServerError, codeEngineFailed, "abort at the rank: %v", abortErr))
+			writeError(w, failure(http.StatusBadGateway, codeEngineFailed, "abort at the rank: %v", abortErr))
 			return
 		}
 	}

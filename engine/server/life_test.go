@@ -103,8 +103,8 @@ func TestRankDeath(t *testing.T) {
 		want       string
 		status     int
 	}{
-		{"whole answer", `{"prompt":[1],"rid":"r"}`, true, "", 500},
-		{"stream before the first byte", `{"prompt":[1],"rid":"r","stream":true}`, false, "", 500},
+		{"whole answer", `{"prompt":[1],"rid":"r"}`, true, "", 502},
+		{"stream before the first byte", `{"prompt":[1],"rid":"r","stream":true}`, false, "", 502},
 		{
 			"stream after the first byte", `{"prompt":[1],"rid":"r","stream":true}`, true,
 			`{"id":"r","object":"text_completion","created":1700000000,"model":"tiny","choices":[{"index":0,"text":"x","logprobs":null,"finish_reason":null,"matched_stop":null}],"usage":null}
@@ -132,7 +132,7 @@ func TestRankDeath(t *testing.T) {
 				}
 				return
 			}
-			if diff := cmp.Diff(refused{500, "", codeEngineFailed, message}, readRefusal(t, r.Code, r.Body.Bytes())); diff != "" {
+			if diff := cmp.Diff(refused{502, "", codeEngineFailed, message}, readRefusal(t, r.Code, r.Body.Bytes())); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
 		})
@@ -140,7 +140,7 @@ func TestRankDeath(t *testing.T) {
 	t.Run("submission", func(t *testing.T) {
 		b := newBench(t, func(_ *Config, r *scriptedRank) { r.refusal = errRankDied })
 		r := b.call(http.MethodPost, "/generate", `{"text":"a","rid":"r"}`)
-		want := refused{500, "", codeEngineFailed, "hand request r to the rank: rank 0 (pid 4711) ended: signal: killed"}
+		want := refused{502, "", codeEngineFailed, "hand request r to the rank: rank 0 (pid 4711) ended: signal: killed"}
 		if diff := cmp.Diff(want, readRefusal(t, r.Code, r.Body.Bytes())); diff != "" {
 			t.Errorf("(-want +got)\n%s", diff)
 		}

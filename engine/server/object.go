@@ -69,6 +69,15 @@ func kindOf(raw []byte) string {
 	}
 }
 
+// isEmpty reports whether a value is an object or an array without anything in it.
+func isEmpty(raw rawMessage) bool {
+	if len(raw) < 2 {
+		return false
+	}
+	pair := string(raw[:1]) + string(raw[len(raw)-1:])
+	return (pair == "{}" || pair == "[]") && len(bytes.TrimLeft(raw[1:len(raw)-1], " \t\r\n")) == 0
+}
+
 func isKind(raw rawMessage, first byte) bool { return len(raw) > 0 && raw[0] == first }
 
 // fail records the first fault.

@@ -25,13 +25,17 @@ func newObserver(cfg Config, clock ledger.Clock) (*observer, error) {
 	if !cfg.EnableMetrics {
 		return &observer{}, nil
 	}
+	place := fmt.Sprintf("PROMETHEUS_MULTIPROC_DIR is %q", cfg.MetricsDir)
+	if cfg.MetricsDir == "" {
+		place = fmt.Sprintf("the temporary directory is %s: set TMPDIR or PROMETHEUS_MULTIPROC_DIR to one with space that can be written", os.TempDir())
+	}
 	dir, err := metrics.PrivateDir(cfg.MetricsDir)
 	if err != nil {
-		return nil, fmt.Errorf("--enable-metrics: PROMETHEUS_MULTIPROC_DIR is %q: %w", cfg.MetricsDir, err)
+		return nil, fmt.Errorf("--enable-metrics: %s: %w", place, err)
 	}
 	o := &observer{dir: dir}
 	if o.store, err = metrics.OpenStore(dir, "api"); err != nil {
-		return nil, errors.Join(fmt.Errorf("--enable-metrics: %w", err), o.close())
+		return nil, errors.Join(fmt.Errorf("--enable-metrics: %s: %w", place, err), o.close())
 	}
 	o.events = metrics.NewFront(o.store, metrics.FrontLabels{
 		ModelName: cfg.ServedModelName, EngineType: cfg.Rank.Disagg.Mode.EngineType(), Custom: cfg.AllowedCustomLabels, Extra: cfg.ExtraMetricLabels,

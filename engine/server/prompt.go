@@ -3,7 +3,10 @@ package server
 import (
 	"fmt"
 	"math"
+	"net"
 	"net/http"
+	"regexp"
+	"strings"
 
 	"github.com/google/uuid"
 	"github.com/sluice-dev/sluice/engine/ledger"
@@ -205,6 +208,10 @@ func (s *Server) readBootstraps(o *object, count int) []*request.Bootstrap {
 		b := &request.Bootstrap{Port: s.cfg.BootstrapPort}
 		if len(hosts) > 0 {
 			b.Host = hosts[min(i, len(hosts)-1)]
+			if !isHost(b.Host) {
+				o.failField("bootstrap_host", "must be a host name or an address, not %q", clip(b.Host))
+				return list
+			}
 		}
 		if len(ports) > 0 {
 			port := ports[min(i, len(ports)-1)]
@@ -227,6 +234,26 @@ func (s *Server) readBootstraps(o *object, count int) []*request.Bootstrap {
 	}
 	return list
 }
+
+// isHost reports whether a text can be the host of a peer, alone: no port, no path, nothing that a URL would read
+// differently.
+func isHost(text string) bool {
+	if net.ParseIP(text) != nil {
+		return true
+	}
+	if text == "" || len(text) > 253 {
+		return false
+	}
+	for label := range strings.SplitSeq(strings.TrimSuffix(text, "."), ".") {
+		if !hostLabel.MatchString(label) {
+			return false
+		}
+	}
+	return true
+}
+
+// hostLabel is a part of a host name between two dots.
+var hostLabel = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?$`)
 
 // priority reads the field of that name.
 func priority(o *object) *int {

@@ -85,6 +85,15 @@ func TestRefusals(t *testing.T) {
 		{"top_p zero", text, `{"prompt":[1],"top_p":0}`, refused{bad, "top_p", "", "top_p must be greater than 0 and at most 1, not 0"}},
 		{"top_p too large", text, `{"prompt":[1],"top_p":1.5}`, refused{bad, "top_p", "", "top_p must be from 0 to 1, not 1.5"}},
 		{"top_k", text, `{"prompt":[1],"top_k":-2}`, refused{bad, "top_k", "", "top_k must be at least -1, not -2"}},
+		{"top_p negative zero", text, `{"prompt":[1],"top_p":-0.0}`, refused{bad, "top_p", "", "top_p must be greater than 0 and at most 1, not -0"}},
+		{"top_p tiny", text, `{"prompt":[1],"top_p":1e-60}`, refused{200, "", "", ""}},
+		{"logit_bias", text, `{"prompt":[1],"logit_bias":{"5":1}}`, refused{bad, "logit_bias", codeNotSupported, "logit_bias is not supported: leave it out"}},
+		{"logit_bias of nothing", text, `{"prompt":[1],"logit_bias":{ }}`, refused{200, "", "", ""}},
+		{"tools of nothing", chat, `{"messages":[{"role":"user","content":"a"}],"tools":[ ]}`, refused{200, "", "", ""}},
+		{"rank that is none", native, `{"text":"a","routed_dp_rank":1}`, refused{bad, "routed_dp_rank", "", "routed_dp_rank is 1: this engine has one data-parallel rank, send 0 or leave it out"}},
+		{"rank by its old name", text, `{"prompt":"a","data_parallel_rank":"x"}`, refused{bad, "data_parallel_rank", "", "data_parallel_rank must be an integer of 64 bits, not a string"}},
+		{"prefill rank that is none", native, `{"text":["a","b"],"disagg_prefill_dp_rank":[0,2]}`, refused{bad, "disagg_prefill_dp_rank", "", "disagg_prefill_dp_rank is 2: this engine has one data-parallel rank, send 0 or leave it out"}},
+		{"the rank", native, `{"text":"a","routed_dp_rank":0}`, refused{200, "", "", ""}},
 		{"five stops", text, `{"prompt":[1],"stop":["a","b","c","d","e"]}`, refused{bad, "stop", "", "stop must hold at most 4 strings, not 5"}},
 		{"empty stop", text, `{"prompt":[1],"stop":["a",""]}`, refused{bad, "stop", "", "stop must not hold an empty string (number 1)"}},
 		{"stop a number", text, `{"prompt":[1],"stop":[7]}`, refused{bad, "stop[0]", "", "stop[0] must be a string, not the number 7"}},
@@ -103,6 +112,7 @@ func TestRefusals(t *testing.T) {
 		{"no messages", chat, `{"messages":[]}`, refused{bad, "messages", "", "messages must hold at least one message"}},
 		{"message a string", chat, `{"messages":["a"]}`, refused{bad, "messages[0]", "", "messages[0] must be an object, not a string"}},
 		{"no role", chat, `{"messages":[{"content":"a"}]}`, refused{bad, "messages[0].role", "", "messages[0].role is missing: send system, user or assistant"}},
+		{"unknown role", chat, `{"messages":[{"role":"usr","content":"a"}]}`, refused{bad, "messages[0].role", "", `messages[0].role is "usr": send one of system, developer, user, assistant, tool, function`}},
 		{"no content", chat, `{"messages":[{"role":"user"}]}`, refused{bad, "messages[0].content", "", "messages[0].content is missing: send the text"}},
 		{"content a number", chat, `{"messages":[{"role":"user","content":5}]}`, refused{bad, "messages[0].content", "", "messages[0].content must be a string or an array of text parts, not the number 5"}},
 		{"image", chat, `{"messages":[{"role":"user","content":[{"type":"image_url"}]}]}`, refused{bad, "messages[0].content[0].type", codeNotSupported, "messages[0].content[0].type is not supported: send text, not image_url"}},
@@ -177,6 +187,8 @@ func TestPairing(t *testing.T) {
 		{"negative room", rank.ModePrefill, `{"prompt":[1],"bootstrap_room":-1}`, refused{400, "bootstrap_room", "", "bootstrap_room must be from 0 to 9223372036854775807, not -1"}},
 		{"room beyond 64 bits", rank.ModePrefill, `{"prompt":[1],"bootstrap_room":9223372036854775808}`, refused{400, "bootstrap_room", "", "bootstrap_room must be an integer of 64 bits, not the number 9223372036854775808"}},
 		{"port", rank.ModeDecode, `{"prompt":[1],"bootstrap_room":1,"bootstrap_host":"h","bootstrap_port":70000}`, refused{400, "bootstrap_port", "", "bootstrap_port must be from 1 to 65535, not 70000"}},
+		{"no host", rank.ModeDecode, `{"prompt":[1],"bootstrap_room":1,"bootstrap_host":""}`, refused{400, "bootstrap_host", "", `bootstrap_host must be a host name or an address, not ""`}},
+		{"host with more", rank.ModeDecode, `{"prompt":[1],"bootstrap_room":1,"bootstrap_host":"h:80/x?"}`, refused{400, "bootstrap_host", "", `bootstrap_host must be a host name or an address, not "h:80/x?"`}},
 		{"rooms that don't fit", rank.ModePrefill, `{"prompt":[[1],[2],[3]],"bootstrap_room":[1,2]}`, refused{400, "bootstrap_room", "", "bootstrap_room must be one value or 3, one for each prompt, not 2"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -186,6 +198,43 @@ func TestPairing(t *testing.T) {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestDataRankHeader: the header wins over the body.
+func TestDataRankHeader(t *testing.T) {
+	for _, tc := range []struct {
+		name, value, body string
+		want              refused
+	}{
+		{"the rank", "0", `{"prompt":[1],"routed_dp_rank":3}`, refused{200, "", "", ""}},
+		{"another", "3", `{"prompt":[1],"routed_dp_rank":0}`, refused{400, dataRankHeader, "", "X-Data-Parallel-Rank is 3: this engine has one data-parallel rank, send 0 or leave it out"}},
+		{"no integer", "x", `{"prompt":[1]}`, refused{400, dataRankHeader, "", `X-Data-Parallel-Rank must be an integer, not "x": this engine has one data-parallel rank, send 0 or leave it out`}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := newBench(t, nil).call(http.MethodPost, "/v1/completions", tc.body, dataRankHeader, tc.value)
+			if tc.want.Status == http.StatusOK {
+				if r.Code != http.StatusOK {
+					t.Errorf("status %d: %s", r.Code, r.Body)
+				}
+				return
+			}
+			if diff := cmp.Diff(tc.want, readRefusal(t, r.Code, r.Body.Bytes())); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestIsHost(t *testing.T) {
+	for host, want := range map[string]bool{
+		"10.0.0.7": true, "::1": true, "fd00::7": true, "localhost": true, "chat-prefill-0.chat.team-a.svc.cluster.local": true, "h.": true, "a_b": true,
+		"": false, ".": false, "a..b": false, "a b": false, "a:80": false, "[::1]": false, "a/b": false, "u@h": false, "a?b": false, "h\n": false, "-h": false,
+		strings.Repeat("a.", 130): false, strings.Repeat("a", 64): false,
+	} {
+		if got := isHost(host); got != want {
+			t.Errorf("%q is a host: %t, want %t", host, got, want)
+		}
 	}
 }
 

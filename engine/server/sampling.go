@@ -25,10 +25,11 @@ type sampling struct {
 func commonSampling(o *object, maxStops int) sampling {
 	s := sampling{skipSpecial: o.boolean("skip_special_tokens", true), keepStop: o.boolean("no_stop_trim", false)}
 	s.Temperature = float32(o.number("temperature", 1, 0, 100))
-	s.TopP = float32(o.number("top_p", 1, 0, 1))
-	if s.TopP <= 0 {
-		o.failField("top_p", "must be greater than 0 and at most 1, not %v", s.TopP)
+	topP := o.number("top_p", 1, 0, 1)
+	if topP <= 0 {
+		o.failField("top_p", "must be greater than 0 and at most 1, not %v", topP)
 	}
+	s.TopP = max(float32(topP), math.SmallestNonzeroFloat32) // what is too small for a float32 still is more than 0
 	s.TopK = int(o.integerIn("top_k", -1, -1, math.MaxInt32))
 	s.IgnoreEOS = o.boolean("ignore_eos", false)
 	s.Stop = o.strings("stop")
@@ -135,7 +136,7 @@ func refuseUnsupportedSampling(o *object) {
 			o.fail(unsupportedField(o.path+name, "leave it out; the engine has no structured output"))
 		}
 	}
-	if raw, present := o.value("logit_bias"); present && string(raw) != "{}" {
+	if raw, present := o.value("logit_bias"); present && !isEmpty(raw) {
 		o.fail(unsupportedField(o.path+"logit_bias", "leave it out"))
 	}
 }

@@ -67,7 +67,7 @@ func (s *Server) submit(ctx context.Context, e *engine, spec sequenceSpec) (*seq
 		if ctx.Err() != nil {
 			return nil, clientGone()
 		}
-		return nil, failure(http.StatusInternalServerError, codeEngineFailed, "hand request %s to the rank: %v", spec.rid, err)
+		return nil, failure(http.StatusBadGateway, codeEngineFailed, "hand request %s to the rank: %v", spec.rid, err)
 	}
 	q.timeline.Move(ledger.StageAwaitOutput)
 	q.stream = stream
@@ -88,7 +88,7 @@ func (q *sequence) next(ctx context.Context) (piece, *apiError) {
 		return piece{}, clientGone()
 	case err != nil:
 		q.end()
-		return piece{}, failure(http.StatusInternalServerError, codeEngineFailed, "request %s was lost: %v", q.rid, err)
+		return piece{}, failure(http.StatusBadGateway, codeEngineFailed, "request %s was lost: %v", q.rid, err)
 	}
 	p := q.take(out)
 	if p.finish != nil && p.finish.Type == request.FinishAbort {

@@ -203,7 +203,7 @@ func listen(flag, host string, port int, handler http.Handler, log *slog.Logger)
 	}
 	l := &listener{
 		server: &http.Server{
-			Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+			Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
 			ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 		},
 		socket: socket, failed: make(chan error, 1),
