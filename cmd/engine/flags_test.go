@@ -97,6 +97,11 @@ func TestReadEnvironment(t *testing.T) {
 		{"file wins", "over the environment", "good", map[string]string{"SLUICE_PD_SECRET": "s"}, func(c *server.Config) { c.Rank.Disagg.Secret = "from the file" }, ""},
 		{"no file", "the flag is named", "missing", nil, nil, "--disaggregation-secret-file"},
 		{"empty file", "an empty secret is none", "empty", nil, nil, "is empty"},
+		{"time to meet", "of the two halves of a pair", "", map[string]string{"SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT": "1.5", "SGLANG_DISAGGREGATION_WAITING_TIMEOUT": "2"}, func(c *server.Config) {
+			c.Rank.Disagg.BootstrapTimeout, c.Rank.Disagg.WaitingTimeout = 1500*time.Millisecond, 2*time.Second
+		}, ""},
+		{"time to meet that is none", "the variable is named", "", map[string]string{"SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT": "0"}, nil, `SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT is "0": give seconds, more than 0`},
+		{"time to wait too short", "it would round to none", "", map[string]string{"SGLANG_DISAGGREGATION_WAITING_TIMEOUT": "1e-12"}, nil, `SGLANG_DISAGGREGATION_WAITING_TIMEOUT is "1e-12"`},
 		{"timeout", "the variable is named", "", map[string]string{"SGLANG_HEALTH_CHECK_TIMEOUT": "x"}, nil, "SGLANG_HEALTH_CHECK_TIMEOUT"},
 		{"switch", "the variable is named", "", map[string]string{"SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "x"}, nil, "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION"},
 	} {

@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -18,7 +19,9 @@ func main() {
 	root := command()
 	root.SetArgs(joinLists(os.Args[1:], takesList(root)))
 	if err := root.ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "sluice-engine:", err)
+		if !errors.Is(err, errReported) {
+			fmt.Fprintln(os.Stderr, "sluice-engine:", err)
+		}
 		os.Exit(1)
 	}
 }
@@ -31,6 +34,9 @@ func command() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return fmt.Errorf("%w: see %s --help", err, c.CommandPath())
+	})
 	root.AddCommand(serveCommand(), rankCommand(), initModelCommand(), versionCommand())
 	return root
 }

@@ -110,12 +110,23 @@ func readEnvironment(cfg *server.Config, secretFile string, lookup func(string) 
 	if address, set := lookup("POD_IP"); set && d.AdvertiseHost == "" {
 		d.AdvertiseHost = address
 	}
-	if text, set := lookup("SGLANG_HEALTH_CHECK_TIMEOUT"); set {
-		number, err := strconv.ParseFloat(text, 64)
-		if err != nil || !(number > 0 && number < 1e6) {
-			return fmt.Errorf("SGLANG_HEALTH_CHECK_TIMEOUT is %q: give seconds, more than 0", text)
+	for _, v := range []struct {
+		name string
+		to   *time.Duration
+	}{
+		{"SGLANG_HEALTH_CHECK_TIMEOUT", &cfg.HealthTimeout},
+		{"SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT", &d.BootstrapTimeout},
+		{"SGLANG_DISAGGREGATION_WAITING_TIMEOUT", &d.WaitingTimeout},
+	} {
+		text, set := lookup(v.name)
+		if !set {
+			continue
 		}
-		cfg.HealthTimeout = time.Duration(number * float64(time.Second))
+		number, err := strconv.ParseFloat(text, 64)
+		*v.to = time.Duration(number * float64(time.Second))
+		if err != nil || !(number > 0 && number < 1e6) || *v.to <= 0 {
+			return fmt.Errorf("%s is %q: give seconds, more than 0", v.name, text)
+		}
 	}
 	if text, set := lookup("SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION"); set {
 		value, err := strconv.ParseBool(text)
