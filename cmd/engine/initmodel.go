@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"github.com/sluice-dev/sluice/engine/model"
 	"github.com/sluice-dev/sluice/engine/tokenizer"
@@ -50,25 +51,42 @@ Its weights are random but fixed by the seed: the same flags give the same files
 	return c
 }
 
-// initModel writes the model's files into out.
-func initModel(out string, options model.SeededOptions, force bool) error {
+// initModel writes the model's files into out. What it wrote before a failure is removed, so that the next try finds
+// nothing in its way.
+func initModel(out string, options model.SeededOptions, force bool) (err error) {
 	if out == "" {
 		return errors.New("--out is missing: name the directory to write to")
 	}
 	if options.Arch != "llama" {
 		return fmt.Errorf("--arch is %q: use llama", options.Arch)
 	}
+	var fresh []string // files that were not there
 	for _, name := range modelFiles {
 		path := filepath.Join(out, name)
 		_, err := os.Lstat(path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
+			fresh = append(fresh, path)
+		case errors.Is(err, syscall.ENOTDIR):
+			return fmt.Errorf("--out %s is a file, or is inside one: name a directory", out)
 		case err != nil:
 			return fmt.Errorf("look for a model in --out: %w", err)
 		case !force:
 			return fmt.Errorf("%s exists: name another --out, or overwrite it with --force", path)
 		}
 	}
+	_, missing := os.Lstat(out)
+	defer func() {
+		if err == nil {
+			return
+		}
+		for _, path := range fresh {
+			_ = os.Remove(path) // it may not have been written yet
+		}
+		if missing != nil {
+			_ = os.Remove(out) // unless somebody else has put something there
+		}
+	}()
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		return fmt.Errorf("create --out: %w", err)
 	}

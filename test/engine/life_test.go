@@ -165,6 +165,9 @@ func TestRefusedStarts(t *testing.T) {
 			if code := r.exit(); code != 1 || !strings.Contains(r.log.String(), tc.want) {
 				t.Errorf("exit code %d, want 1 and %q in\n%s", code, tc.want, r.log)
 			}
+			if said := strings.Count(r.log.String(), "sluice-engine: "); said != 1 {
+				t.Errorf("the cause is told %d times, want once:\n%s", said, r.log)
+			}
 		})
 	}
 }
@@ -199,6 +202,16 @@ func TestInitModel(t *testing.T) {
 	}
 	if text, err := make("--out", second, "--seed", "4", "--force"); err != nil || same() {
 		t.Errorf("forced: %v: %s", err, text)
+	}
+	third := filepath.Join(dir, "third")
+	if text, err := make("--out", third, "--head-dim", "7"); err == nil || !strings.Contains(text, "head_dim is 7") {
+		t.Errorf("an odd head: %v: %s", err, text)
+	}
+	if _, err := os.Lstat(third); err == nil {
+		t.Error("a failed run leaves something that is in the way of the next")
+	}
+	if text, err := make("--out", filepath.Join(first, "config.json")); err == nil || !strings.Contains(text, "name a directory") {
+		t.Errorf("a file: %v: %s", err, text)
 	}
 	if text, err := make("--out", filepath.Join(dir, "c"), "--arch", "other"); err == nil || !strings.Contains(text, "--arch") {
 		t.Errorf("another architecture: %v: %s", err, text)
