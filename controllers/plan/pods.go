@@ -139,7 +139,7 @@ func Pod(pool *v1alpha1.EnginePool, defaults EngineDefaults, replica, nodeRank, 
 			{Name: modelVolume, MountPath: modelMount, ReadOnly: true},
 			{Name: tmpVolume, MountPath: tmpMount},
 		},
-		StartupProbe:    healthProbe(1, startSeconds),
+		StartupProbe:    startupProbe(),
 		ReadinessProbe:  healthProbe(3, 3),
 		LivenessProbe:   livenessProbe(),
 		SecurityContext: containerSecurity(),
@@ -363,6 +363,13 @@ func healthProbe(periodSeconds, failures int32) *corev1.Probe {
 		TimeoutSeconds:   5,
 		FailureThreshold: failures,
 	}
+}
+
+// startupProbe first asks after a second, in which a small model is loaded: each probe that fails is a warning.
+func startupProbe() *corev1.Probe {
+	probe := healthProbe(1, startSeconds)
+	probe.InitialDelaySeconds = 1
+	return probe
 }
 
 // livenessProbe only asks whether the process still accepts connections: an engine that is busy or drains is alive.

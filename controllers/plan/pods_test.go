@@ -49,9 +49,9 @@ func TestPod(t *testing.T) {
 	field := func(name, path string) corev1.EnvVar {
 		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path}}}
 	}
-	health := func(period, failures int32) *corev1.Probe {
+	health := func(delay, period, failures int32) *corev1.Probe {
 		return &corev1.Probe{
-			ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/health", Port: intstr.FromString("http")}},
+			InitialDelaySeconds: delay, ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/health", Port: intstr.FromString("http")}},
 			PeriodSeconds: period, TimeoutSeconds: 5, FailureThreshold: failures,
 		}
 	}
@@ -120,8 +120,8 @@ func TestPod(t *testing.T) {
 					{Name: "tmp", MountPath: "/tmp"},
 					{Name: "pd-secret", MountPath: "/var/run/sluice/pd", ReadOnly: true},
 				},
-				StartupProbe:   health(1, 3600),
-				ReadinessProbe: health(3, 3),
+				StartupProbe:   health(1, 1, 3600),
+				ReadinessProbe: health(0, 3, 3),
 				LivenessProbe: &corev1.Probe{
 					ProbeHandler:  corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromString("http")}},
 					PeriodSeconds: 20, TimeoutSeconds: 10, FailureThreshold: 6,
