@@ -62,10 +62,11 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// operatorUser is who the operators of the tests are. They have the rights of the chart and no others.
+// operatorUser is who the operators of the tests are. In the namespaces that they watch they have the rights of the chart,
+// and elsewhere none.
 const operatorUser = "sluice-operator"
 
-// grant gives the operator's user the role that the chart holds.
+// grant makes the operator's role, which the chart holds.
 func grant(ctx context.Context) error {
 	text, err := os.ReadFile("../charts/sluice/files/role.yaml")
 	if err != nil {
@@ -75,11 +76,6 @@ func grant(ctx context.Context) error {
 	if err := yaml.UnmarshalStrict(text, role); err != nil {
 		return err
 	}
-	binding := &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: role.Name},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: operatorUser}},
-	}
 	scheme, err := controllers.NewScheme()
 	if err != nil {
 		return err
@@ -88,7 +84,16 @@ func grant(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(api.Create(ctx, role), api.Create(ctx, binding))
+	return api.Create(ctx, role)
+}
+
+// bind gives the operator's user its role in a namespace.
+func bind(ctx context.Context, api client.Client, namespace string) error {
+	return api.Create(ctx, &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: operatorUser},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "sluice-operator"},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: operatorUser}},
+	})
 }
 
 // trial is one namespace with an operator and a kubelet of its own.
@@ -112,6 +117,9 @@ func newTrial(t *testing.T) *trial {
 	}
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}
 	if err := api.Create(t.Context(), namespace); err != nil {
+		t.Fatal(err)
+	}
+	if err := bind(t.Context(), api, namespace.Name); err != nil {
 		t.Fatal(err)
 	}
 	trial := &trial{T: t, Client: api, namespace: namespace.Name}

@@ -87,8 +87,8 @@ func TestApply(t *testing.T) {
 		}
 		for _, item := range items {
 			object := item.(client.Object)
-			if kind == "ServiceAccount" && object.GetName() == "default" {
-				continue
+			if object.GetName() == "default" || object.GetName() == operatorUser {
+				continue // not of the service
 			}
 			owner := "nobody"
 			if controller := metav1.GetControllerOf(object); controller != nil {

@@ -108,6 +108,34 @@ func TestRender(t *testing.T) {
 	}
 }
 
+// TestRights: an operator for some namespaces has no rights in others.
+func TestRights(t *testing.T) {
+	text, err := render(t, `operator.watchNamespaces=["team-a","team-b"]`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, object := range decode(t, text) {
+		if strings.HasSuffix(object.GetKind(), "RoleBinding") {
+			role, _, _ := unstructured.NestedString(object.Object, "roleRef", "name")
+			got = append(got, strings.TrimSpace(object.GetNamespace()+" "+object.GetKind()+" to "+role))
+		}
+	}
+	slices.Sort(got)
+	want := []string{
+		"ClusterRoleBinding to sluice-metrics-api-reader",
+		"ClusterRoleBinding to sluice-metrics-api-registrar",
+		"ClusterRoleBinding to system:auth-delegator",
+		"kube-system RoleBinding to extension-apiserver-authentication-reader",
+		"sluice-system RoleBinding to sluice-operator",
+		"team-a RoleBinding to sluice-operator",
+		"team-b RoleBinding to sluice-operator",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("bindings (-want +got):\n%s", diff)
+	}
+}
+
 // TestApply: a real API server takes every object, with every value set.
 func TestApply(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -125,8 +153,10 @@ func TestApply(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := api.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "sluice-system"}}); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"sluice-system", "team-a", "team-b"} {
+		if err := api.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	tests := map[string][]string{
 		"defaults": nil,
