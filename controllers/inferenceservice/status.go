@@ -50,6 +50,9 @@ func (r *Reconciler) writeStatus(ctx context.Context, step *step) (again time.Du
 	service := step.service
 	before := service.DeepCopy()
 	now := r.Clock.Now()
+	if wait := step.unobserved(now); wait > 0 {
+		return wait, nil
+	}
 	observeService(step)
 	keepLoads(&before.Status, &service.Status)
 	if equality.Semantic.DeepEqual(before.Status, service.Status) {
@@ -69,6 +72,23 @@ func (r *Reconciler) writeStatus(ctx context.Context, step *step) (again time.Du
 	r.mu.Unlock()
 	r.announce(before, service)
 	return 0, nil
+}
+
+// firstStatus is how long after a service was made its first status may wait for that of its pools.
+const firstStatus = 2 * time.Second
+
+// unobserved says how long the first status waits: a status that says only that nothing was observed yet would be
+// written again as soon as the pools' controller has looked.
+func (s *step) unobserved(now time.Time) time.Duration {
+	if s.err != nil || !s.read || s.service.Status.ObservedGeneration != 0 {
+		return 0
+	}
+	for _, spec := range s.service.Spec.Pools {
+		if pool := s.pool(spec.Name); pool == nil || pool.Status.ObservedGeneration == 0 {
+			return max(0, s.service.CreationTimestamp.Add(firstStatus).Sub(now))
+		}
+	}
+	return 0
 }
 
 func (r *Reconciler) loadDue(service *v1alpha1.InferenceService, now time.Time) time.Duration {
