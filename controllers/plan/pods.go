@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -307,7 +308,9 @@ func overlay(template *corev1.PodTemplateSpec, spec v1alpha1.EnginePoolSpec) err
 		return fmt.Errorf("template: lay it over the pod: %w; write it as a pod template, for example {spec: {nodeSelector: {…}}}", err)
 	}
 	var result corev1.PodTemplateSpec
-	if err := json.Unmarshal(merged, &result); err != nil {
+	strict := json.NewDecoder(bytes.NewReader(merged))
+	strict.DisallowUnknownFields() // a misspelt field would be dropped in silence
+	if err := strict.Decode(&result); err != nil {
 		return fmt.Errorf("template: it makes no valid pod: %w", err)
 	}
 	if err := checkKeys(result.ObjectMeta); err != nil {
