@@ -251,3 +251,39 @@ func TestForeignMonitor(t *testing.T) {
 	}
 	trial.untilCondition("uni", v1alpha1.ConditionMonitoringProvisioned, metav1.ConditionTrue, "Provisioned")
 }
+
+// TestNamesMeet: two services whose pools would have one name do not share it.
+func TestNamesMeet(t *testing.T) {
+	trial := newTrial(t)
+	trial.apply(strings.NewReplacer("name: uni", "name: a-b", "name: main", "name: c").Replace(unified))
+	trial.untilSettled("a-b")
+	pod := trial.pods("c")[0]
+	trial.apply(strings.NewReplacer("name: uni", "name: a", "name: main", "name: b-c").Replace(unified))
+	second := trial.untilCondition("a", v1alpha1.ConditionReady, metav1.ConditionFalse, "NameConflict")
+	want := fmt.Sprintf("EnginePool %s/a-b-c exists and belongs to InferenceService a-b; remove it or choose another name", trial.namespace)
+	if got := meta.FindStatusCondition(second.Status.Conditions, v1alpha1.ConditionReady).Message; got != want {
+		t.Errorf("the condition says %q, want %q", got, want)
+	}
+	trial.untilRounds(20)
+	trial.untilSettled("a-b")
+	if got := trial.pods("c"); len(got) != 1 || got[0].UID != pod.UID {
+		t.Errorf("the first service's pods are %v, want the same as before", names(got))
+	}
+}
+
+// TestQuarantine: a pod that somebody took out of its pool by its labels is in the way of its successor, and is named.
+func TestQuarantine(t *testing.T) {
+	trial := newTrial(t)
+	trial.apply(unified)
+	trial.untilSettled("uni")
+	pod := trial.pods("main")[0]
+	change(trial, pod, func(p *corev1.Pod) { delete(p.Labels, v1alpha1.LabelComponent) })
+	trial.until("the pool to name it", func() (bool, string) {
+		condition := meta.FindStatusCondition(trial.pool("uni", "main").Status.Conditions, v1alpha1.ConditionReady)
+		return condition.Status == metav1.ConditionFalse && strings.Contains(condition.Message, "pod uni-main-0-0 lacks the label inference.sluice.dev/component=engine; put it back or delete the pod"), condition.Message
+	})
+	if err := trial.Client.Delete(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	trial.untilSettled("uni")
+}

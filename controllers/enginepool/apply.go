@@ -3,6 +3,8 @@ package enginepool
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -90,6 +92,13 @@ func (r *Reconciler) checkExisting(ctx context.Context, pool *v1alpha1.EnginePoo
 	}
 	if live.DeletionTimestamp != nil {
 		return &owned.LeftoverError{Kind: "Pod", Name: key.String()}
+	}
+	// Without these it is not found among the pool's pods.
+	selector := plan.EngineSelector(pool.Spec)
+	for _, label := range slices.Sorted(maps.Keys(selector)) {
+		if value := selector[label]; live.Labels[label] != value {
+			return fmt.Errorf("pod %s lacks the label %s=%s; put it back or delete the pod", name, label, value)
+		}
 	}
 	return nil
 }
