@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -558,5 +559,45 @@ func TestStalledSender(t *testing.T) {
 	defer answer.Body.Close()
 	if answer.StatusCode != http.StatusRequestTimeout {
 		t.Errorf("status %d", answer.StatusCode)
+	}
+}
+
+// TestStalledSenderUnread: a body that does not come ends the connection, also where nobody wants the body.
+func TestStalledSenderUnread(t *testing.T) {
+	b := newBench(t, func(c *Config, _ *scriptedRank) { c.ClientTimeout, c.APIKey = 50*time.Millisecond, "k" })
+	url := over(t, b)
+	for path, want := range map[string]int{"/nothing": 404, "/v1/models": 405, "/v1/completions": 401} {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{", path); err != nil {
+			t.Fatal(err)
+		}
+		all, err := io.ReadAll(conn) // ends when the server closes
+		if status := fmt.Sprintf("HTTP/1.1 %d ", want); !strings.HasPrefix(string(all), status) || err != nil {
+			t.Errorf("%s: %v, and the answer begins %.40q, want %q", path, err, all, status)
+		}
+		conn.Close()
+	}
+}
+
+// TestStalledPipeline: a client that asks and asks and takes no answer loses its connection.
+func TestStalledPipeline(t *testing.T) {
+	b := newBench(t, func(c *Config, _ *scriptedRank) { c.ClientTimeout = 50 * time.Millisecond })
+	conn, err := net.Dial("tcp", strings.TrimPrefix(over(t, b), "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	requests := []byte(strings.Repeat("GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n", 1000))
+	for err == nil {
+		_, err = conn.Write(requests) // blocks once the buffers of both directions are full
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Error("the connection stays")
 	}
 }

@@ -13,14 +13,28 @@ import (
 	"time"
 )
 
-// countedWriter reports the status when the answer begins.
+// countedWriter reports the status when the answer begins, and gives the client a time to take each piece of it: a write
+// that blocks for longer fails, and so do all later ones.
 type countedWriter struct {
 	http.ResponseWriter
-	started func(status int)
-	begun   bool
+	started  func(status int)
+	begun    bool
+	patience time.Duration
+	bodyDue  time.Time // until when the server may wait for a body that the handler leaves, before it writes
+}
+
+// allow sets the deadline of what is written next. Deadlines are the connection's, so they are by the operating system's
+// clock. They stay when the request ends, for the last of an answer goes out after that; the next request sets its own.
+func (w *countedWriter) allow() {
+	from := time.Now()
+	if from.Before(w.bodyDue) {
+		from = w.bodyDue
+	}
+	_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(from.Add(w.patience)) // not every server can
 }
 
 func (w *countedWriter) WriteHeader(status int) {
+	w.allow()
 	if !w.begun && status >= 200 {
 		w.begun = true
 		w.started(status)
@@ -32,6 +46,7 @@ func (w *countedWriter) Write(data []byte) (int, error) {
 	if !w.begun {
 		w.WriteHeader(http.StatusOK)
 	}
+	w.allow()
 	return w.ResponseWriter.Write(data)
 }
 
@@ -77,6 +92,17 @@ func (s *Server) authorized(a access, r *http.Request) bool {
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	given, want := sha256.Sum256([]byte(token)), sha256.Sum256([]byte(key))
 	return strings.EqualFold(scheme, "Bearer") && subtle.ConstantTimeCompare(given[:], want[:]) == 1
+}
+
+// boundBody gives the client a time to send its body, whether the handler reads it or not: the HTTP server itself reads
+// what a handler leaves before it answers. The deadline is of the connection, so it is by the operating system's clock;
+// the server lifts it before the next request.
+func (s *Server) boundBody(w *countedWriter, r *http.Request) {
+	if r.ContentLength == 0 {
+		return
+	}
+	w.bodyDue = time.Now().Add(s.cfg.ClientTimeout)
+	_ = http.NewResponseController(w).SetReadDeadline(w.bodyDue) // not every server can
 }
 
 // receive reads a request's body and lets the request in; a slow sender is not in flight yet, so it does not hold up a
@@ -134,10 +160,6 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *apiE
 	if r.ContentLength > limit && r.Header.Get("Expect") != "" {
 		return nil, tooLarge // the client waits for this answer before it sends
 	}
-	late := time.AfterFunc(s.cfg.ClientTimeout, func() {
-		_ = http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0)) // in the past: a read that blocks ends
-	})
-	defer late.Stop()
 	data, err := io.ReadAll(io.LimitReader(r.Body, limit+1))
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
@@ -148,6 +170,8 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *apiE
 	case err != nil:
 		return nil, failure(http.StatusBadRequest, "", "read the request body: %v", err)
 	case int64(len(data)) <= limit:
+		// The body is whole; what is read from now on only tells when the client goes.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 		return data, nil
 	}
 	if _, err := io.CopyN(io.Discard, r.Body, 4*limit); !errors.Is(err, io.EOF) {

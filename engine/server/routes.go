@@ -107,11 +107,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if found != nil {
 		endpoint = found.pattern
 	}
-	answer := &countedWriter{ResponseWriter: w, started: func(status int) { s.events.ResponseStarted(endpoint, method, status) }}
+	answer := &countedWriter{ResponseWriter: w, patience: s.cfg.ClientTimeout, started: func(status int) { s.events.ResponseStarted(endpoint, method, status) }}
 	if s.currentPhase() >= phaseLeaving {
 		// The last answer of its connection, so that the end of the server finds none on which a client is about to send.
 		answer.Header().Set("Connection", "close")
 	}
+	s.boundBody(answer, r)
+	answer.allow()
+	defer answer.allow() // for what the server itself writes at the end
 	s.events.RequestStarted(endpoint, method)
 	defer s.events.RequestEnded(endpoint, method)
 	defer s.recover(answer, r)

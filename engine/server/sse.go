@@ -4,23 +4,21 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
-	"time"
 )
 
 // eventStream writes server-sent events. The header goes out with the first event, so that a refusal before it still has
 // its status.
 type eventStream struct {
-	w        http.ResponseWriter
-	control  *http.ResponseController
-	patience time.Duration      // a client that takes nothing for so long counts as gone
-	lost     context.CancelFunc // called when the client takes nothing any more
-	begun    bool
+	w       http.ResponseWriter
+	control *http.ResponseController
+	lost    context.CancelFunc // called when the client takes nothing any more
+	begun   bool
 }
 
 // newEventStream gives a stream and the context of its work, which ends with the client. The caller calls end.
 func (s *Server) newEventStream(w http.ResponseWriter, r *http.Request) (events *eventStream, ctx context.Context, end context.CancelFunc) {
 	ctx, end = context.WithCancel(r.Context())
-	return &eventStream{w: w, control: http.NewResponseController(w), patience: s.cfg.ClientTimeout, lost: end}, ctx, end
+	return &eventStream{w: w, control: http.NewResponseController(w), lost: end}, ctx, end
 }
 
 // send writes one event and flushes it to the client.
@@ -46,8 +44,6 @@ func (s *eventStream) fail(err *apiError) {
 }
 
 func (s *eventStream) write(data []byte) {
-	late := time.AfterFunc(s.patience, func() { breakWrites(s.control) })
-	defer late.Stop()
 	if !s.begun {
 		s.begun = true
 		header := s.w.Header()
@@ -67,9 +63,4 @@ func (s *eventStream) write(data []byte) {
 	if err != nil {
 		s.lost()
 	}
-}
-
-// breakWrites ends a write that blocks, and all later ones.
-func breakWrites(control *http.ResponseController) {
-	_ = control.SetWriteDeadline(time.Unix(1, 0)) // in the past
 }

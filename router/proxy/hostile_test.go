@@ -3,12 +3,15 @@ package proxy
 import (
 	"bufio"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -76,6 +79,49 @@ func TestTooLargeIsRead(t *testing.T) {
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusRequestEntityTooLarge {
 		t.Errorf("status %d, want 413", resp.StatusCode)
+	}
+}
+
+// TestStalledSender: a body that does not come ends its request, and the connection with it.
+func TestStalledSender(t *testing.T) {
+	s := newSet(t, 0, 0, 1)
+	rt := newRouter(t, routerOptions{engines: s.all, config: func(c *Config) { c.ReadTimeout = 50 * time.Millisecond }})
+	for path, want := range map[string]int{"/generate": 408, "/nothing": 404, "/v1/models": 405} {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(rt.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: r\r\nContent-Length: 100\r\n\r\n{", path); err != nil {
+			t.Fatal(err)
+		}
+		all, err := io.ReadAll(conn) // ends when the router closes
+		if status := fmt.Sprintf("HTTP/1.1 %d ", want); !strings.HasPrefix(string(all), status) || err != nil {
+			t.Errorf("%s: %v, and the answer begins %.40q, want %q", path, err, all, status)
+		}
+		conn.Close()
+	}
+	if got := rt.post("/generate", `{}`); got.Status != 200 {
+		t.Errorf("a good request after it: %d", got.Status)
+	}
+}
+
+// TestStalledReader: a client that asks and asks and takes no answer loses its connection.
+func TestStalledReader(t *testing.T) {
+	rt := newRouter(t, routerOptions{config: func(c *Config) { c.ReadTimeout, c.WriteTimeout = 50*time.Millisecond, 50*time.Millisecond }})
+	conn, err := net.Dial("tcp", strings.TrimPrefix(rt.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	requests := []byte(strings.Repeat("GET /nothing HTTP/1.1\r\nHost: r\r\n\r\n", 1000))
+	for err == nil {
+		_, err = conn.Write(requests) // blocks once the buffers of both directions are full
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Error("the connection stays")
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -121,6 +122,12 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if p.draining.Load() {
 		w.Header().Set("Connection", "close")
 	}
+	p.allowWrite(http.NewResponseController(w), p.smallAnswer())
+	if r.ContentLength != 0 {
+		// Also where nobody reads the body: the HTTP server itself reads what a handler leaves before it answers. It lifts
+		// the deadline, which is the connection's, before the next request.
+		http.NewResponseController(w).SetReadDeadline(p.cfg.Now().Add(p.cfg.ReadTimeout)) //nolint:errcheck // not every server can
+	}
 	switch path := r.URL.Path; {
 	case path == routeCompletions, path == routeChat:
 		p.counted(path, w, r, p.infer, http.MethodPost)
@@ -144,6 +151,15 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		})
 	}
 }
+
+// allowWrite gives the client a time to take what is written next. The deadline stays when the request ends, for the last
+// of an answer goes out after that; the next request sets its own.
+func (p *Proxy) allowWrite(control *http.ResponseController, within time.Duration) {
+	control.SetWriteDeadline(p.cfg.Now().Add(within)) //nolint:errcheck // not every server can
+}
+
+// smallAnswer is the time for an answer that the HTTP server may send only after it has waited for the request's body.
+func (p *Proxy) smallAnswer() time.Duration { return p.cfg.ReadTimeout + p.cfg.WriteTimeout }
 
 func (p *Proxy) health(w http.ResponseWriter) {
 	if p.draining.Load() {
@@ -188,7 +204,7 @@ func (p *Proxy) counted(route string, w http.ResponseWriter, r *http.Request, ha
 	c := &call{p: p, route: route, w: w, control: http.NewResponseController(w), r: r, start: p.cfg.Now()}
 	p.observer.Started(route)
 	defer func() {
-		c.control.SetWriteDeadline(time.Time{}) //nolint:errcheck // not every server can; the connection may serve another request
+		p.allowWrite(c.control, p.smallAnswer()) // for what the server itself writes at the end
 		p.observer.Finished(route, c.status, c.outcome, p.cfg.Now().Sub(c.start))
 	}()
 	for _, m := range methods {
@@ -222,6 +238,7 @@ func (c *call) refuse(e *apiError) {
 // begin notes the status that goes out.
 func (c *call) begin(status int) {
 	c.status = status
+	c.p.allowWrite(c.control, c.p.smallAnswer())
 	c.p.observer.FirstByte(c.route, c.p.cfg.Now().Sub(c.start))
 }
 
@@ -236,7 +253,6 @@ func (c *call) readBody() (body []byte, ok bool) {
 		c.refuse(tooLarge) // the client waits for this answer before it sends
 		return nil, false
 	}
-	c.control.SetReadDeadline(c.p.cfg.Now().Add(c.p.cfg.ReadTimeout)) //nolint:errcheck // not every server can
 	body, err := readAtMost(c.r.Body, c.r.ContentLength, limit)
 	if errors.Is(err, errTooLarge) {
 		// A client that writes before it reads must get to the end to see the answer; one that sends without end need not.
@@ -244,15 +260,18 @@ func (c *call) readBody() (body []byte, ok bool) {
 			c.w.Header().Set("Connection", "close")
 		}
 	}
-	c.control.SetReadDeadline(time.Time{}) //nolint:errcheck // as above
 	switch {
 	case errors.Is(err, errTooLarge):
 		c.refuse(tooLarge)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		c.refuse(&apiError{status: http.StatusRequestTimeout, code: "incomplete_body", message: fmt.Sprintf("the body did not come within %v", c.p.cfg.ReadTimeout)})
 	case c.r.Context().Err() != nil:
 		c.left()
 	case err != nil:
 		c.refuse(&apiError{status: http.StatusBadRequest, code: "incomplete_body", message: "read the body: " + err.Error()})
 	default:
+		// The body is whole; what is read from now on only tells when the client goes.
+		c.control.SetReadDeadline(time.Time{}) //nolint:errcheck // not every server can
 		return body, true
 	}
 	return nil, false
@@ -289,6 +308,7 @@ const statusClientClosed = 499
 // still read: it must not take silence for success.
 func (c *call) left() {
 	c.outcome, c.status = OutcomeClientClosed, statusClientClosed
+	c.p.allowWrite(c.control, c.p.smallAnswer())
 	e := &apiError{status: statusClientClosed, code: "aborted_client", message: "the client closed the connection"}
 	e.write(c.w)
 }

@@ -24,7 +24,7 @@ func (c *call) copyAnswer(a *answer) (tail []byte, err error) {
 	c.begin(a.resp.StatusCode)
 	c.w.WriteHeader(a.resp.StatusCode)
 	send := func(b []byte) error {
-		c.control.SetWriteDeadline(c.p.cfg.Now().Add(c.p.cfg.WriteTimeout)) //nolint:errcheck // not every server can
+		c.p.allowWrite(c.control, c.p.cfg.WriteTimeout)
 		if _, err := c.w.Write(b); err != nil {
 			return fmt.Errorf("%w: %w", errClient, err)
 		}
@@ -89,6 +89,7 @@ func (c *call) breakOff(a *answer, tail []byte, e *apiError) {
 	if len(tail) > 0 && !bytes.Equal(tail, []byte("\n\n")) {
 		b = append(b, '\n', '\n') // end the event that was cut
 	}
+	c.p.allowWrite(c.control, c.p.cfg.WriteTimeout)
 	c.w.Write(append(b, e.event()...))
 	c.control.Flush()
 }
