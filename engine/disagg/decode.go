@@ -37,8 +37,10 @@ func NewDecode(cfg Config, layout Layout, pages Pages) (*Decode, error) {
 	return &Decode{
 		cfg: cfg, layout: layout, pages: pages, direct: directOf(pages, layout), incarnation: randomHex(),
 		client: &http.Client{
-			Timeout:   cfg.RouteTimeout,
-			Transport: &http.Transport{MaxIdleConnsPerHost: 8, IdleConnTimeout: cfg.IdleTimeout},
+			Timeout: cfg.RouteTimeout,
+			// The host comes with the request; it must not send this rank elsewhere.
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+			Transport:     &http.Transport{MaxIdleConnsPerHost: 8, IdleConnTimeout: cfg.IdleTimeout},
 		},
 		dialer: net.Dialer{Timeout: cfg.HandshakeTimeout, KeepAliveConfig: keepAlive},
 		live:   map[*Receiver]struct{}{},

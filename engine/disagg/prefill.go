@@ -34,15 +34,16 @@ type Prefill struct {
 	batchPages  int // pages in one write
 	slabs       sync.Pool
 
-	mu      sync.Mutex
-	closed  bool
-	rooms   map[int64]*Sender  // opened and not settled
-	parked  map[int64]*arrival // decode ranks before their room; no key is in rooms; len <= MaxParked
-	over    map[int64]error    // why rooms ended; len <= rememberedRooms
-	overAt  []int64            // keys of over, oldest first
-	refused error              // the last connection that was refused, to explain a time-out
-	fresh   *list.List         // of *link: handshakes going on, oldest first; Len <= MaxHandshakes
-	links   map[*link]struct{} // every open connection
+	mu        sync.Mutex
+	closed    bool
+	rooms     map[int64]*Sender  // opened and not settled
+	parked    map[int64]*arrival // decode ranks before their room; no key is in rooms; len <= MaxParked
+	over      map[int64]error    // why rooms ended; len <= rememberedRooms
+	overAt    []int64            // keys of over, oldest first
+	refused   error              // the last connection that was refused before it named a room, to explain a time-out
+	refusedAt time.Time
+	fresh     *list.List         // of *link: handshakes going on, oldest first; Len <= MaxHandshakes
+	links     map[*link]struct{} // every open connection
 }
 
 // arrival is an authenticated decode rank whose room is not open yet, or the memory of one that failed meanwhile.
@@ -165,11 +166,12 @@ func (p *Prefill) forget(s *Sender, err error) {
 	}
 }
 
-// explainTimeout adds the last refused connection to the time-out of a room that nobody joined.
+// explainTimeout adds the last refused connection to the time-out of a room that nobody joined, when it is recent: the peer
+// may have come, and gone, before the room was open.
 func (p *Prefill) explainTimeout(room int64, f *fault) *fault {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.refused != nil {
+	if p.refused != nil && time.Since(p.refusedAt) <= 2*p.cfg.BootstrapTimeout {
 		return faultf(f.reason, "%v; the last refused connection: %v", f, p.refused)
 	}
 	return f
@@ -289,11 +291,13 @@ func (p *Prefill) drop(l *link) {
 	p.mu.Unlock()
 }
 
-// refuse notes a connection that was turned away.
+// refuse notes a connection that was turned away; room is 0 when it did not get to name its room.
 func (p *Prefill) refuse(peer string, room int64, err error) {
-	p.mu.Lock()
-	p.refused = fmt.Errorf("%s: %w", peer, err)
-	p.mu.Unlock()
+	if room == 0 { // with a room it is that room's affair
+		p.mu.Lock()
+		p.refused, p.refusedAt = fmt.Errorf("%s: %w", peer, err), time.Now()
+		p.mu.Unlock()
+	}
 	p.cfg.Listener(Event{Kind: EventRefused, Room: room, Peer: peer, Err: err})
 }
 
