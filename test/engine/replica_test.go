@@ -108,9 +108,8 @@ func launch(t testing.TB, flags ...string) *replica {
 	args := append([]string{"serve", "--model-path", model, "--served-model-name", "tiny", "--port", "0", "--threads", "1", "--max-total-tokens", "4096"}, flags...)
 	r := &replica{t: t, command: exec.Command(binary, args...), log: &logBuffer{}, exited: make(chan struct{})}
 	r.command.Stderr = r.log
-	if _, set := os.LookupEnv("PROMETHEUS_MULTIPROC_DIR"); !set { // a killed engine can't remove its files
-		r.command.Env = append(os.Environ(), "PROMETHEUS_MULTIPROC_DIR="+t.TempDir())
-	}
+	// A killed engine can't remove its files; they go with the binary.
+	r.command.Env = append(os.Environ(), "TMPDIR="+filepath.Dir(binary))
 	if err := r.command.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -92,7 +92,8 @@ func start(t *testing.T, name, program string, args ...string) *process {
 	t.Helper()
 	p := &process{name: name, cmd: exec.Command(program, args...), log: &lockedBuffer{}, ended: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
-	p.cmd.Env = append(os.Environ(), "SLUICE_PD_SECRET="+secret)
+	// A killed engine can't remove its files; they go with the programs.
+	p.cmd.Env = append(os.Environ(), "SLUICE_PD_SECRET="+secret, "TMPDIR="+filepath.Dir(program))
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	p.cmd.WaitDelay = 5 * time.Second
 	if err := p.cmd.Start(); err != nil {
