@@ -47,42 +47,18 @@ const roleAssistant = "assistant"
 // roles are what a message may be from; the chat template says what becomes of each.
 var roles = []string{"system", "developer", "user", roleAssistant, "tool", "function"}
 
-func (s *Server) chatCompletions(w http.ResponseWriter, r *http.Request) {
-	arrival := s.arrival()
-	e, o, err := s.receive(w, r)
-	if err != nil {
-		writeError(w, err)
-		return
-	}
-	defer s.dismiss()
-	req, err := s.readChat(r, e, o, arrival)
-	if err != nil {
-		writeError(w, err)
-		return
-	}
-	j, err := s.start(r.Context(), e, req.specs)
-	if err != nil {
-		writeError(w, err)
-		return
-	}
-	if req.stream {
-		events, ctx, end := s.newEventStream(w, r)
-		defer end()
-		s.streamChat(ctx, events, j, req.options)
-		return
-	}
-	answers, err := j.collect(r.Context())
-	if err != nil {
-		writeError(w, err)
-		return
-	}
+func (s *Server) chatRoute() openAIRoute {
+	return openAIRoute{read: s.readChat, stream: s.streamChat, answer: s.wholeChat}
+}
+
+func (s *Server) wholeChat(j *job, answers []answer) any {
 	body := s.chatAnswer(j, "chat.completion")
 	body.Usage = j.usage(s.cfg.EnableCacheReport)
 	body.Choices = []chatChoice{{
 		Message:      &chatMessage{Role: roleAssistant, Content: answers[0].text.String()},
 		FinishReason: finishReason(answers[0].finish), MatchedStop: matchedStop(answers[0].finish),
 	}}
-	writeJSON(w, http.StatusOK, body)
+	return body
 }
 
 // readChat turns the body into one sequence.

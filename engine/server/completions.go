@@ -64,35 +64,53 @@ func maxTokensField(o *object) string {
 	return "max_tokens"
 }
 
-func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
-	arrival := s.arrival()
-	e, o, err := s.receive(w, r)
-	if err != nil {
-		writeError(w, err)
-		return
+// openAIRoute is what one of the OpenAI routes does in its own way.
+type openAIRoute struct {
+	read   func(r *http.Request, e *engine, o *object, arrival ledger.Timeline) (openAIRequest, *apiError)
+	stream func(ctx context.Context, events *eventStream, j *job, options streamOptions)
+	answer func(j *job, answers []answer) any // the body of an answer that is not streamed
+}
+
+// serveOpenAI runs a request of the route: read, start, and then stream or collect.
+func (s *Server) serveOpenAI(route openAIRoute) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		arrival := s.arrival()
+		e, o, err := s.receive(w, r)
+		if err != nil {
+			writeError(w, err)
+			return
+		}
+		defer s.dismiss()
+		req, err := route.read(r, e, o, arrival)
+		if err != nil {
+			writeError(w, err)
+			return
+		}
+		j, err := s.start(r.Context(), e, req.specs)
+		if err != nil {
+			writeError(w, err)
+			return
+		}
+		if req.stream {
+			events, ctx, end := s.newEventStream(w, r)
+			defer end()
+			route.stream(ctx, events, j, req.options)
+			return
+		}
+		answers, err := j.collect(r.Context())
+		if err != nil {
+			writeError(w, err)
+			return
+		}
+		writeJSON(w, http.StatusOK, route.answer(j, answers))
 	}
-	defer s.dismiss()
-	req, err := s.readCompletion(r, e, o, arrival)
-	if err != nil {
-		writeError(w, err)
-		return
-	}
-	j, err := s.start(r.Context(), e, req.specs)
-	if err != nil {
-		writeError(w, err)
-		return
-	}
-	if req.stream {
-		events, ctx, end := s.newEventStream(w, r)
-		defer end()
-		s.streamCompletion(ctx, events, j, req.options)
-		return
-	}
-	answers, err := j.collect(r.Context())
-	if err != nil {
-		writeError(w, err)
-		return
-	}
+}
+
+func (s *Server) completionRoute() openAIRoute {
+	return openAIRoute{read: s.readCompletion, stream: s.streamCompletion, answer: s.wholeCompletion}
+}
+
+func (s *Server) wholeCompletion(j *job, answers []answer) any {
 	body := s.completionAnswer(j)
 	body.Usage = j.usage(s.cfg.EnableCacheReport)
 	for i := range answers {
@@ -100,7 +118,7 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
 			Index: i, Text: answers[i].text.String(), FinishReason: finishReason(answers[i].finish), MatchedStop: matchedStop(answers[i].finish),
 		})
 	}
-	writeJSON(w, http.StatusOK, body)
+	return body
 }
 
 // readCompletion turns the body into sequences.

@@ -41,8 +41,8 @@ var (
 // table lists every route of the engine.
 func (s *Server) table() routes {
 	rows := []route{
-		{"/v1/completions", onlyPost, accessUser, s.completions},
-		{"/v1/chat/completions", onlyPost, accessUser, s.chatCompletions},
+		{"/v1/completions", onlyPost, accessUser, s.serveOpenAI(s.completionRoute())},
+		{"/v1/chat/completions", onlyPost, accessUser, s.serveOpenAI(s.chatRoute())},
 		{"/generate", postOrPut, accessUser, s.generate},
 		{"/v1/models", onlyGet, accessUser, s.models},
 		{"/v1/models/{model}", onlyGet, accessUser, s.model},
