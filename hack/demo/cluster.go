@@ -51,7 +51,7 @@ func (s *story) cluster(ctx context.Context) error {
 	if err := s.complete(ctx, base); err != nil {
 		return err
 	}
-	s.title("Its metrics, from the engines themselves")
+	s.title("Metrics, from the engines themselves: totals since each started, and the load of each rank")
 	if err := s.metrics(ctx, t); err != nil {
 		return err
 	}
@@ -69,6 +69,9 @@ func (s *story) apply(ctx context.Context, t *trial.Trial) (base string, stop fu
 	}
 	s.indent(string(text))
 	if err := t.Apply(ctx, namespace, string(text)); err != nil {
+		return "", nil, err
+	}
+	if err := t.UntilCurrent(ctx, namespace, service, 3*time.Minute); err != nil {
 		return "", nil, err
 	}
 	if err := t.UntilReady(ctx, namespace, service, 3*time.Minute); err != nil {
@@ -109,7 +112,11 @@ func (s *story) metrics(ctx context.Context, t *trial.Trial) error {
 		s.say("%s", line)
 	}
 	fmt.Fprintln(s.out)
-	return trial.WriteLoadTable(s.out, expositions)
+	if err := trial.WriteLoadTable(s.out, expositions); err != nil {
+		return err
+	}
+	s.say("(UTILIZATION is that of the last batch, as in SGLang; status and autoscaler read /v1/loads, which is of this moment)")
+	return nil
 }
 
 // scale puts load on the decode pool until it has grown, takes the load away and waits until the pool is back, while a
@@ -137,7 +144,10 @@ func (s *story) scale(ctx context.Context, t *trial.Trial, base string) error {
 	s.title("Load: 24 clients; the decode pool scales on utilization, target %.2g", target.AsApproximateFloat64())
 	heavy := trial.StartLoad(ctx, 24, request(256))
 	defer heavy.Stop()
-	if err := s.untilScaled(ctx, t, "at least 2 ready decode replicas", func(ready, replicas int32) bool { return ready >= 2 }); err != nil {
+	if err := s.untilScaled(ctx, t, "at least 2 busy decode replicas", func(pool *v1alpha1.EnginePool) bool {
+		load := pool.Status.Load
+		return pool.Status.ReadyReplicas >= 2 && load != nil && load.Ranks >= 2 && load.Utilization != nil && load.Utilization.Min != "0.00"
+	}); err != nil {
 		return err
 	}
 	expositions, err := t.Scrape(ctx, namespace, service)
@@ -153,7 +163,9 @@ func (s *story) scale(ctx context.Context, t *trial.Trial, base string) error {
 	s.say("load: %s", heavy.Stop())
 
 	s.title("The load is gone: the pool drains back to 1 while the steady client goes on")
-	if err := s.untilScaled(ctx, t, "1 decode replica", func(ready, replicas int32) bool { return replicas == 1 && ready == 1 }); err != nil {
+	if err := s.untilScaled(ctx, t, "1 decode replica", func(pool *v1alpha1.EnginePool) bool {
+		return pool.Status.Replicas == 1 && pool.Status.ReadyReplicas == 1
+	}); err != nil {
 		return err
 	}
 	report := steady.Stop()
@@ -164,7 +176,7 @@ func (s *story) scale(ctx context.Context, t *trial.Trial, base string) error {
 	return nil
 }
 
-func (s *story) untilScaled(ctx context.Context, t *trial.Trial, what string, done func(ready, replicas int32) bool) error {
+func (s *story) untilScaled(ctx context.Context, t *trial.Trial, what string, done func(*v1alpha1.EnginePool) bool) error {
 	return t.Until(ctx, 5*time.Minute, what, func(ctx context.Context) (string, bool, error) {
 		pool, err := t.Pool(ctx, namespace, service, "decode")
 		if err != nil {
@@ -180,7 +192,7 @@ func (s *story) untilScaled(ctx context.Context, t *trial.Trial, what string, do
 		}
 		state := fmt.Sprintf("HPA wants %d; decode demand %d, allocated %d, ready %d, draining %d; utilization %s",
 			hpa.Status.DesiredReplicas, *pool.Spec.Replicas, pool.Status.Allocated, pool.Status.ReadyReplicas, pool.Status.DrainingReplicas, utilization)
-		return state, done(pool.Status.ReadyReplicas, pool.Status.Replicas), nil
+		return state, done(pool), nil
 	})
 }
 
@@ -192,6 +204,10 @@ func (s *story) epilogue(ctx context.Context, t *trial.Trial) error {
 	if err != nil {
 		return err
 	}
+	kubectl, err := t.KubectlPath(ctx)
+	if err != nil {
+		return err
+	}
 	s.title("Done. Where to look next")
 	for _, c := range svc.Status.Conditions {
 		s.say("%-24s %-8s %s", c.Type, c.Status, c.Message)
@@ -200,8 +216,9 @@ func (s *story) epilogue(ctx context.Context, t *trial.Trial) error {
 		return errors.New("the service is not ready at the end")
 	}
 	s.say("")
-	s.say("export KUBECONFIG=%s", t.Kubeconfig)
-	s.say("kubectl -n %s get inferenceservices.inference.sluice.dev %s -o yaml    # load per pool and the last decisions", namespace, service)
+	s.say("export KUBECONFIG=%s PATH=%s:$PATH", t.Kubeconfig, filepath.Dir(kubectl))
+	s.say("kubectl -n %s get inferenceservices.inference.sluice.dev %s -o yaml    # conditions, and the load of each pool", namespace, service)
+	s.say("kubectl -n %s get enginepools.inference.sluice.dev -o yaml    # the last decision on each pool", namespace)
 	s.say("kubectl -n %s get enginepools.inference.sluice.dev,hpa,pods", namespace)
 	s.say("docs/architecture.md    # how it works;   make demo-down    # remove all of this")
 	return nil

@@ -57,10 +57,18 @@ func (t *Trial) DeleteService(ctx context.Context, namespace, name string, limit
 // RemoveNamespace deletes a namespace with all in it, and the volume that EnsureModel made for it.
 func (t *Trial) RemoveNamespace(ctx context.Context, name string) error {
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	if err := t.Client.Delete(ctx, ns); client.IgnoreNotFound(err) != nil {
-		return err
+	err := t.Client.Get(ctx, client.ObjectKeyFromObject(ns), ns)
+	if err == nil {
+		if ns.Labels[ownLabel] != FieldOwner {
+			t.logf("namespace %s is somebody else's and stays", name)
+			return nil
+		}
+		err = t.Client.Delete(ctx, ns)
 	}
-	err := t.Until(ctx, 2*time.Minute, "namespace "+name+" to be gone", func(ctx context.Context) (string, bool, error) {
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("remove namespace %s: %w", name, err)
+	}
+	err = t.Until(ctx, 2*time.Minute, "namespace "+name+" to be gone", func(ctx context.Context) (string, bool, error) {
 		err := t.Client.Get(ctx, client.ObjectKeyFromObject(ns), ns)
 		return string(ns.Status.Phase), apierrors.IsNotFound(err), client.IgnoreNotFound(err)
 	})

@@ -32,10 +32,13 @@ func Up(ctx context.Context, root string, log io.Writer) (*Trial, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !foreign {
-		if err := run(ctx, root, log, "go", "run", "./hack/devcluster", "up"); err != nil {
-			return nil, err
-		}
+	if foreign {
+		_, err = output(ctx, root, "go", "run", "./hack/devcluster", "up") // only checks that it answers
+	} else {
+		err = run(ctx, root, log, "go", "run", "./hack/devcluster", "up")
+	}
+	if err != nil {
+		return nil, err
 	}
 	t, err := Open(root, kubeconfig, log)
 	if err != nil {
@@ -56,14 +59,18 @@ func Up(ctx context.Context, root string, log io.Writer) (*Trial, error) {
 
 // target gives the kubeconfig of the cluster to work on, and whether it is another one than the dev cluster.
 func target(ctx context.Context, root string) (kubeconfig string, foreign bool, err error) {
-	dev, err := output(ctx, root, "go", "run", "./hack/devcluster", "kubeconfig")
+	own, err := output(ctx, root, "env", "-u", "KUBECONFIG", "go", "run", "./hack/devcluster", "kubeconfig")
 	if err != nil {
 		return "", false, err
 	}
-	if named := os.Getenv("KUBECONFIG"); named != "" && named != dev {
-		return named, true, nil
+	named := os.Getenv("KUBECONFIG")
+	if named == "" || filepath.Clean(named) == own {
+		return own, false, nil
 	}
-	return dev, false, nil
+	if _, err := os.Stat(named); err != nil {
+		return "", false, fmt.Errorf("KUBECONFIG must name one file that can be read (unset it to use the dev cluster): %w", err)
+	}
+	return named, true, nil
 }
 
 // Down removes what a trial made in the given namespaces, and the release. Of the dev cluster nothing is left; another
@@ -146,15 +153,20 @@ func (t *Trial) helm(ctx context.Context, args ...string) error {
 
 // Kubectl runs kubectl and gives what it prints.
 func (t *Trial) Kubectl(ctx context.Context, args ...string) (string, error) {
-	cache, err := buildcache.Open(t.log)
-	if err != nil {
-		return "", err
-	}
-	kubectl, err := cache.Path(ctx, "kubectl")
+	kubectl, err := t.KubectlPath(ctx)
 	if err != nil {
 		return "", err
 	}
 	return output(ctx, t.Root, kubectl, append(args, "--kubeconfig", t.Kubeconfig)...)
+}
+
+// KubectlPath gives the path of kubectl.
+func (t *Trial) KubectlPath(ctx context.Context) (string, error) {
+	cache, err := buildcache.Open(t.log)
+	if err != nil {
+		return "", err
+	}
+	return cache.Path(ctx, "kubectl")
 }
 
 // output runs a program and gives its standard output without the last newline.
@@ -163,7 +175,7 @@ func output(ctx context.Context, dir, name string, args ...string) (string, erro
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, bytes.TrimSpace(stderr.Bytes()))
+		return "", fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, complaint(stderr.Bytes()))
 	}
 	return strings.TrimRight(stdout.String(), "\n"), nil
 }

@@ -47,7 +47,7 @@ func (l *Local) start(ctx context.Context, root string, log io.Writer) error {
 			return err
 		}
 	}
-	if err := run(ctx, l.dir, log, engine, "init-model", "--arch", "llama", "--out", model); err != nil {
+	if _, err := output(ctx, l.dir, engine, "init-model", "--arch", "llama", "--out", model); err != nil {
 		return err
 	}
 	ports, err := freePorts(4)

@@ -3,6 +3,7 @@ package trial
 import (
 	"context"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -29,6 +30,26 @@ func (t *Trial) UntilReady(ctx context.Context, namespace, name string, limit ti
 			return "no condition yet", false, nil
 		}
 		return fmt.Sprintf("%s: %s", ready.Reason, ready.Message), ready.Status == "True" && ready.ObservedGeneration == svc.Generation, nil
+	})
+}
+
+// UntilCurrent waits until every pod of a service runs the installed images: after an upgrade the status is that of the
+// operator before, until the new one leads.
+func (t *Trial) UntilCurrent(ctx context.Context, namespace, name string, limit time.Duration) error {
+	return t.Until(ctx, limit, "InferenceService "+name+" to run the installed images", func(ctx context.Context) (string, bool, error) {
+		var pods corev1.PodList
+		if err := t.Client.List(ctx, &pods, client.InNamespace(namespace), client.MatchingLabels{v1alpha1.LabelService: name}); err != nil {
+			return "", false, err
+		}
+		old := 0
+		for _, pod := range pods.Items {
+			for _, c := range pod.Spec.Containers {
+				if c.Image != t.Images["sluice-engine"] && c.Image != t.Images["sluice-router"] {
+					old++
+				}
+			}
+		}
+		return fmt.Sprintf("containers of older images: %d", old), old == 0, nil
 	})
 }
 
@@ -118,4 +139,10 @@ func Excerpt(expositions []Exposition, names ...string) []string {
 	return lines
 }
 
-func number(v float64) string { return strconv.FormatFloat(v, 'g', 4, 64) }
+// number writes whole numbers in full and others with four digits.
+func number(v float64) string {
+	if v == math.Trunc(v) && math.Abs(v) < 1e15 {
+		return strconv.FormatFloat(v, 'f', -1, 64)
+	}
+	return strconv.FormatFloat(v, 'g', 4, 64)
+}

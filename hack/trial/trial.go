@@ -65,10 +65,19 @@ func Open(root, kubeconfig string, log io.Writer) (*Trial, error) {
 
 func (t *Trial) logf(format string, args ...any) { fmt.Fprintf(t.log, format+"\n", args...) }
 
-// EnsureNamespace makes a namespace if it is not there.
+// ownLabel marks the namespaces that a trial made; others are neither used nor removed.
+const ownLabel = "app.kubernetes.io/created-by"
+
+// EnsureNamespace makes a namespace if it is not there. One that somebody else made is refused: it would be removed later.
 func (t *Trial) EnsureNamespace(ctx context.Context, name string) error {
-	err := t.Client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
-	if err != nil && !apierrors.IsAlreadyExists(err) {
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{ownLabel: FieldOwner}}}
+	err := t.Client.Create(ctx, ns)
+	if apierrors.IsAlreadyExists(err) {
+		if err = t.Client.Get(ctx, client.ObjectKeyFromObject(ns), ns); err == nil && ns.Labels[ownLabel] != FieldOwner {
+			return fmt.Errorf("namespace %s exists and is somebody else's: use another cluster, or remove the namespace", name)
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("create namespace %s: %w", name, err)
 	}
 	return nil
