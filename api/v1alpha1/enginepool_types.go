@@ -4,8 +4,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// EnginePool is one pool of engines of an InferenceService; the operator writes it, and an autoscaler or a person may write
-// its scale.
+// EnginePool is one pool of engines of an InferenceService; the operator writes it. Where the pool has autoscaling, the
+// scale belongs to the autoscaler; elsewhere change replicas in the service, the operator undoes a change here.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -153,7 +153,7 @@ type PoolLoad struct {
 	Ranks         int32 `json:"ranks"`
 	ExpectedRanks int32 `json:"expectedRanks"`
 
-	// SampleTime is the time of the oldest sample in these numbers.
+	// SampleTime is the time of the oldest sample in these numbers. It is not written anew while they stay the same.
 	// +optional
 	SampleTime *metav1.Time `json:"sampleTime,omitempty"`
 }
