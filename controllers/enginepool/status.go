@@ -155,6 +155,16 @@ func setReady(step *step) {
 				message += "; " + replica.Failure
 				break
 			}
+			if replica.Active() && replica.Phase == plan.ReplicaStarting {
+				if replica.Waiting != "" {
+					message += "; " + replica.Waiting
+					break
+				}
+				if last := pool.Status.LastDecision; replica.Restarts > 0 && last != nil && last.Action == string(plan.CauseReplace) {
+					message += "; before: " + last.Reason
+					break
+				}
+			}
 			if replica.Active() && replica.Phase == plan.ReplicaUnready {
 				reason = reasonNoReady
 				message += fmt.Sprintf("; replica %d started and is not ready", replica.Ordinal)

@@ -144,6 +144,8 @@ func Pod(pool *v1alpha1.EnginePool, defaults EngineDefaults, replica, nodeRank, 
 		ReadinessProbe:  healthProbe(3, 3),
 		LivenessProbe:   livenessProbe(),
 		SecurityContext: containerSecurity(),
+		// The last line of an engine that fails says why; it goes into the pool's status.
+		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 	}
 	volumes := []corev1.Volume{
 		{Name: modelVolume, VolumeSource: model},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -59,6 +60,9 @@ type Replica struct {
 	GoneBy time.Time
 	// Missing pods, by node rank, of a replica that is starting.
 	Missing []int32
+	// Waiting says what a pod of a replica that is starting waits for, where Kubernetes says so: a node, a volume, an
+	// image. Empty while things take their usual course.
+	Waiting string
 
 	// Outstanding requests in the batch and in every queue, when OutstandingKnown.
 	Outstanding      int64
@@ -181,6 +185,8 @@ func newReplica(ordinal int32, pods []*corev1.Pod, nodes int32, load func(string
 			started++
 		case hasStarted(pod):
 			started++
+		case replica.Waiting == "":
+			replica.Waiting = describeWait(pod)
 		}
 	}
 	if replica.Remaining > 0 {
@@ -207,7 +213,7 @@ func newReplica(ordinal int32, pods []*corev1.Pod, nodes int32, load func(string
 		replica.Phase = ReplicaStarting
 	}
 	if replica.Phase != ReplicaStarting {
-		replica.Missing = nil
+		replica.Missing, replica.Waiting = nil, ""
 	}
 	return replica
 }
@@ -235,6 +241,42 @@ func hasEnded(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
 }
 
+// describeWait tells what a pod that has not started waits for, or nothing.
+func describeWait(pod *corev1.Pod) string {
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse {
+			return fmt.Sprintf("pod %s has no node: %s", pod.Name, lastLine(condition.Message))
+		}
+	}
+	for _, status := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		wait := status.State.Waiting
+		if wait == nil || wait.Reason == "" || wait.Reason == "ContainerCreating" || wait.Reason == "PodInitializing" {
+			continue
+		}
+		text := fmt.Sprintf("container %s of pod %s waits: %s", status.Name, pod.Name, wait.Reason)
+		if wait.Message != "" {
+			text += ": " + lastLine(wait.Message)
+		}
+		return text
+	}
+	return ""
+}
+
+// maxCause is how many bytes of somebody else's text go into a message of ours.
+const maxCause = 300
+
+// lastLine gives the last line of a text that says something, shortened; a program's last words say why it ended.
+func lastLine(text string) string {
+	text = strings.TrimSpace(text)
+	if i := strings.LastIndexByte(text, '\n'); i >= 0 {
+		text = text[i+1:]
+	}
+	if len(text) > maxCause {
+		text = strings.ToValidUTF8(text[:maxCause], "") + "…"
+	}
+	return text
+}
+
 // describeEnd tells when a pod ended, how long its engine had run, and why.
 func describeEnd(pod *corev1.Pod) (at time.Time, ran time.Duration, why string) {
 	at = pod.CreationTimestamp.Time
@@ -252,6 +294,9 @@ func describeEnd(pod *corev1.Pod) (at time.Time, ran time.Duration, why string) 
 		why = fmt.Sprintf("engine of pod %s ended with code %d", pod.Name, end.ExitCode)
 		if end.Reason != "" {
 			why += " (" + end.Reason + ")"
+		}
+		if end.Message != "" {
+			why += ": " + lastLine(end.Message)
 		}
 	}
 	return at, ran, why

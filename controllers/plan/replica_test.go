@@ -29,6 +29,22 @@ func TestReplicas(t *testing.T) {
 		return func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.NewTime(graceEnds)) }
 	}
 	ended := func(p *corev1.Pod) { p.Status.Phase, p.Status.Reason = corev1.PodFailed, "Evicted" }
+	unscheduled := func(p *corev1.Pod) {
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "0/1 nodes are available: 1 Insufficient cpu."}}
+	}
+	waiting := func(reason, message string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: EngineContainer, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}}}
+		}
+	}
+	exited := func(message string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Status.Phase = corev1.PodFailed
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: EngineContainer, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+				ExitCode: 1, Reason: "Error", Message: message, StartedAt: metav1.NewTime(now.Add(-time.Minute)), FinishedAt: metav1.NewTime(now),
+			}}}}
+		}
+	}
 
 	tests := []struct {
 		name   string
@@ -47,6 +63,27 @@ func TestReplicas(t *testing.T) {
 			name: "evicted", reason: "why it ended is told", nodes: 1,
 			pods: []*corev1.Pod{pod("0", "0", ended)},
 			want: []Replica{{Revision: "r", Phase: ReplicaFailed, Remaining: 1, Ended: true, FailedAt: now.Add(-time.Hour), Failure: "pod p-0-0 is Failed: Evicted"}},
+		},
+		{
+			name: "last words", reason: "the last line of what the engine said goes into why it ended", nodes: 1,
+			pods: []*corev1.Pod{pod("0", "0", exited("time=1 level=INFO msg=listening\nsluice-engine: read /models/x/config.json: no such file\n"))},
+			want: []Replica{{Revision: "r", Phase: ReplicaFailed, Remaining: 1, Ended: true, FailedAt: now, Ran: time.Minute,
+				Failure: "engine of pod p-0-0 ended with code 1 (Error): sluice-engine: read /models/x/config.json: no such file"}},
+		},
+		{
+			name: "no node", reason: "what the scheduler says is told", nodes: 1,
+			pods: []*corev1.Pod{pod("0", "0", unscheduled)},
+			want: []Replica{{Revision: "r", Remaining: 1, Waiting: "pod p-0-0 has no node: 0/1 nodes are available: 1 Insufficient cpu."}},
+		},
+		{
+			name: "no image", reason: "what the kubelet waits for is told", nodes: 1,
+			pods: []*corev1.Pod{pod("0", "0", waiting("ErrImageNeverPull", "the image is not there"))},
+			want: []Replica{{Revision: "r", Remaining: 1, Waiting: "container engine of pod p-0-0 waits: ErrImageNeverPull: the image is not there"}},
+		},
+		{
+			name: "usual course", reason: "a container that is being made waits for nothing worth telling", nodes: 1,
+			pods: []*corev1.Pod{pod("0", "0", waiting("ContainerCreating", ""))},
+			want: []Replica{{Revision: "r", Remaining: 1}},
 		},
 		{
 			name: "partly made", reason: "what is missing can still be made", nodes: 2,

@@ -133,3 +133,42 @@ func uids(t *testing.T, ns string) map[string]bool {
 	}
 	return set
 }
+
+// TestFailuresNameTheirCause applies services that cannot start. The condition Ready must say why, so that nobody has to
+// look into pods.
+func TestFailuresNameTheirCause(t *testing.T) {
+	ns := namespace(t, "e2e-causes")
+	tests := []struct {
+		name, old, new string // the change to the good manifest
+		says           string
+	}{
+		{name: "no model", old: "pvc://models/tiny", new: "pvc://models/nowhere", says: "/models/nowhere"},
+		{name: "no claim", old: "pvc://models/tiny", new: "pvc://absent/tiny", says: `persistentvolumeclaim "absent" not found`},
+		{name: "no such cpu", old: "role: Unified", new: "role: Unified\n    resources: {requests: {cpu: 900}}", says: "Insufficient cpu"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			manifest := strings.Replace(unified, tt.old, tt.new, 1)
+			if manifest == unified {
+				t.Fatalf("%q is not in the manifest", tt.old)
+			}
+			if err := cluster.Apply(t.Context(), ns, manifest); err != nil {
+				t.Fatal(err)
+			}
+			until(t, 90*time.Second, "the cause in the condition", func(ctx context.Context) (string, bool, error) {
+				svc, err := cluster.Service(ctx, ns, "plain")
+				if err != nil {
+					return "", false, err
+				}
+				ready := apimeta.FindStatusCondition(svc.Status.Conditions, v1alpha1.ConditionReady)
+				if ready == nil {
+					return "no condition", false, nil
+				}
+				return ready.Message, ready.Status == "False" && strings.Contains(ready.Message, tt.says), nil
+			})
+			if err := cluster.DeleteService(t.Context(), ns, "plain", time.Minute); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
