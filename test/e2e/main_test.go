@@ -12,8 +12,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/sluice-dev/sluice/hack/trial"
@@ -139,16 +137,4 @@ func operatorPod(t *testing.T) corev1.Pod {
 		t.Fatalf("%d operator pods, want 1", len(pods.Items))
 	}
 	return pods.Items[0]
-}
-
-// create makes an object unless it is there.
-func create(t *testing.T, obj client.Object) {
-	t.Helper()
-	if err := cluster.Client.Create(t.Context(), obj); err != nil && !apierrors.IsAlreadyExists(err) {
-		t.Fatal(err)
-	}
-}
-
-func objectMeta(namespace, name string) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Namespace: namespace, Name: name}
 }

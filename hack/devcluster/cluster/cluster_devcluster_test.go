@@ -289,8 +289,11 @@ func (f *fixture) serviceByName(ctx context.Context) error {
 // apiServerFromPod expects the API server's own refusal of a plain request to its TLS port.
 func (f *fixture) apiServerFromPod(ctx context.Context) error {
 	answer, err := get(ctx, "http://"+f.pods[0].Status.PodIP+":8080/fetch?url=http://kubernetes.default.svc:443/")
-	if err == nil || !strings.Contains(err.Error(), "HTTP request to an HTTPS server") {
-		return fmt.Errorf("got %q, %v", answer, err)
+	if err == nil {
+		return fmt.Errorf("got %q, want a refusal", answer)
+	}
+	if !strings.Contains(err.Error(), "HTTP request to an HTTPS server") {
+		return fmt.Errorf("another refusal: %w", err)
 	}
 	return nil
 }
