@@ -26,7 +26,7 @@ build: need-go ## Build the programs into bin/
 
 .PHONY: images
 images: need-go ## Build OCI images into dist/images, without Docker
-	$(GO) run ./hack/images --out dist/images
+	$(GO) run ./hack/images --out dist/images --version '$(VERSION)'
 
 .PHONY: demo
 demo: need-go ## The guided tour: cluster, operator, a PD service, a request, metrics, scaling

@@ -37,6 +37,7 @@ func command() *cobra.Command {
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return fmt.Errorf("%w: see %s --help", err, c.CommandPath())
 	})
+	root.Version = version.Version // for --version, as the other programs have it
 	root.AddCommand(serveCommand(), rankCommand(), initModelCommand(), versionCommand())
 	return root
 }

@@ -1,6 +1,6 @@
 // Command images builds container images of this repository's programs without a container engine.
 //
-//	go run ./hack/images --out DIR [NAME...]
+//	go run ./hack/images --out DIR [--version VERSION] [NAME...]
 //
 // It writes DIR/NAME.tar for each named image, or for all of them, and prints two names and the file of each. The
 // images are called sluice.dev/NAME:dev, and the same with a tag made from their content; no registry of that name
@@ -33,6 +33,7 @@ func main() {
 func run(ctx context.Context, args []string, stdout io.Writer) error {
 	flags := flag.NewFlagSet("images", flag.ContinueOnError)
 	out := flags.String("out", "bin/images", "folder that the tar files are written to")
+	version := flags.String("version", "", "version that the programs report, for example v0.1.0")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -52,6 +53,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		return err
 	}
 	for _, spec := range specs {
+		spec.Version = *version
 		built, err := image.Build(ctx, root, spec, *out)
 		if err != nil {
 			return err

@@ -39,7 +39,7 @@ func Build(ctx context.Context, root string, spec Spec, dir string) (built Built
 	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
 
 	executable := filepath.Join(work, spec.Name)
-	if err := compile(ctx, root, spec.Package, executable); err != nil {
+	if err := compile(ctx, root, spec, executable); err != nil {
 		return Built{}, fmt.Errorf("build image %s: %w", spec.Name, err)
 	}
 	program, err := os.ReadFile(executable)
@@ -86,14 +86,18 @@ func names(spec Spec, image v1.Image) (Built, map[name.Reference]v1.Image, error
 	return built, refs, nil
 }
 
-// compile makes a static Linux executable that holds neither paths nor revision of this checkout.
-func compile(ctx context.Context, root, pkg, out string) error {
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", out, pkg)
+// compile makes a static Linux executable that holds no path of this checkout, and its revision only as spec.Version.
+func compile(ctx context.Context, root string, spec Spec, out string) error {
+	flags := "-s -w"
+	if spec.Version != "" {
+		flags += " -X github.com/sluice-dev/sluice/internal/version.Version=" + spec.Version
+	}
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", flags, "-o", out, spec.Package)
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux")
 	output, err := cmd.CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("go build %s in %s: %w\n%s", pkg, root, err, strings.TrimSpace(string(output)))
+		return fmt.Errorf("go build %s in %s: %w\n%s", spec.Package, root, err, strings.TrimSpace(string(output)))
 	}
 	return nil
 }

@@ -14,6 +14,8 @@ type Spec struct {
 	Name string
 	// Package is the main package, relative to the repository root.
 	Package string
+	// Version is what the program reports as its version; empty leaves that of a build without one.
+	Version string
 }
 
 // Reference is the image's full name.
