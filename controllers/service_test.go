@@ -379,9 +379,10 @@ func TestDeath(t *testing.T) {
 		return len(pods) == 1 && pods[0].UID != pod.UID && isReady(pods[0]) && pods[0].Annotations[v1alpha1.AnnotationRestarts] == "1", fmt.Sprint(names(pods))
 	})
 	trial.untilSettled("uni")
-	if decision := trial.pool("uni", "main").Status.LastDecision; decision == nil || decision.Action != "Replace" || !strings.Contains(decision.Reason, "engine of pod uni-main-0-0 ended with code 1 (Error), failure 1 in a row") {
-		t.Errorf("the last decision is %+v", decision)
-	}
+	trial.until("the decision in the status", func() (bool, string) {
+		decision := trial.pool("uni", "main").Status.LastDecision
+		return decision != nil && decision.Action == "Replace" && strings.Contains(decision.Reason, "engine of pod uni-main-0-0 ended with code 1 (Error), failure 1 in a row"), fmt.Sprintf("%+v", decision)
+	})
 
 	pod = trial.pods("main")[0]
 	if err := trial.Delete(t.Context(), pod); err != nil {

@@ -68,6 +68,9 @@ type Reconciler struct {
 	mu sync.Mutex
 	// loadWritten is when the load of a pool was last written to its status, by this process.
 	loadWritten map[types.NamespacedName]time.Time
+	// unwritten is the newest decision on a pool of which the status does not tell yet: its write failed. The actions
+	// are done, so no later plan holds them.
+	unwritten map[types.NamespacedName]*v1alpha1.Decision
 }
 
 // New makes a Reconciler that starts now.
@@ -77,6 +80,7 @@ func New(config Config) *Reconciler {
 		applier:     owned.Applier{Client: config.Client, Live: config.Live},
 		started:     config.Clock.Now(),
 		loadWritten: map[types.NamespacedName]time.Time{},
+		unwritten:   map[types.NamespacedName]*v1alpha1.Decision{},
 	}
 }
 
@@ -163,4 +167,5 @@ func (r *Reconciler) forget(key types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.loadWritten, key)
+	delete(r.unwritten, key)
 }

@@ -48,6 +48,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, step *step) (again time.Du
 	}
 	r.mu.Lock()
 	r.loadWritten[client.ObjectKeyFromObject(pool)] = now
+	delete(r.unwritten, client.ObjectKeyFromObject(pool))
 	r.mu.Unlock()
 	r.announce(before, pool)
 	return again, nil
@@ -114,8 +115,8 @@ func (r *Reconciler) observe(step *step, now time.Time) (again time.Duration) {
 	status.ReplicaCounts = step.counts()
 	status.Selector = plan.ScaleSelector(pool.Spec)
 	status.Revision = step.revision
-	if len(step.done) > 0 {
-		status.LastDecision = decision(step.done, now)
+	if last := r.lastDecision(step, now); last != nil {
+		status.LastDecision = last
 	}
 	setReady(step)
 	setProgressing(step)
@@ -273,6 +274,17 @@ func servingSince(pod *corev1.Pod) (since time.Time, serving bool) {
 		}
 	}
 	return time.Time{}, false
+}
+
+// lastDecision gives the decision of this step, else an earlier one that the status does not tell of yet, else nil.
+func (r *Reconciler) lastDecision(step *step, now time.Time) *v1alpha1.Decision {
+	key := client.ObjectKeyFromObject(step.pool)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(step.done) > 0 {
+		r.unwritten[key] = decision(step.done, now)
+	}
+	return r.unwritten[key]
 }
 
 func decision(done []plan.Action, now time.Time) *v1alpha1.Decision {
