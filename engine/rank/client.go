@@ -23,6 +23,14 @@ type Client interface {
 	Info() Info
 	// Flush empties the prefix cache; an error when the rank isn't idle.
 	Flush(ctx context.Context) error
+	// Pause stops computing until Continue; mode says what becomes of the requests that run. New ones queue.
+	Pause(ctx context.Context, mode request.PauseMode) error
+	// Continue ends a pause; there need not be one.
+	Continue(ctx context.Context) error
+	// OpenSession opens a session; an error when its id is in use or when the rank has no sessions.
+	OpenSession(ctx context.Context, s request.Session) error
+	// CloseSession closes a session, ends its turn if one runs and frees what it holds; an error when there is none.
+	CloseSession(ctx context.Context, id string) error
 	// Done is closed when the rank has ended, in order or not; Err then says why: nil after Close, else a named error.
 	Done() <-chan struct{}
 	Err() error

@@ -190,6 +190,38 @@ func (h *handle) Flush(ctx context.Context) error {
 	return nil
 }
 
+// Pause implements Client.
+func (h *handle) Pause(ctx context.Context, mode request.PauseMode) error {
+	if _, err := h.api.Pause(ctx, &rankpb.PauseRequest{Mode: string(mode)}); err != nil {
+		return fmt.Errorf("pause: %w", h.cause(err))
+	}
+	return nil
+}
+
+// Continue implements Client.
+func (h *handle) Continue(ctx context.Context) error {
+	if _, err := h.api.Continue(ctx, &rankpb.ContinueRequest{}); err != nil {
+		return fmt.Errorf("continue: %w", h.cause(err))
+	}
+	return nil
+}
+
+// OpenSession implements Client.
+func (h *handle) OpenSession(ctx context.Context, s request.Session) error {
+	if _, err := h.api.OpenSession(ctx, sessionToWire(s)); err != nil {
+		return fmt.Errorf("open session %q: %w", s.ID, h.cause(err))
+	}
+	return nil
+}
+
+// CloseSession implements Client.
+func (h *handle) CloseSession(ctx context.Context, id string) error {
+	if _, err := h.api.CloseSession(ctx, &rankpb.CloseSessionRequest{Id: id}); err != nil {
+		return fmt.Errorf("close session %q: %w", id, h.cause(err))
+	}
+	return nil
+}
+
 // cause is the rank's end where that explains err.
 func (h *handle) cause(err error) error {
 	select {

@@ -139,3 +139,43 @@ func (s *service) Flush(ctx context.Context, _ *rankpb.FlushRequest) (*rankpb.Fl
 	}
 	return &rankpb.FlushReply{}, nil
 }
+
+// Pause stops computing.
+func (s *service) Pause(ctx context.Context, r *rankpb.PauseRequest) (*rankpb.PauseReply, error) {
+	if err := s.scheduler.Pause(ctx, request.PauseMode(r.GetMode())); err != nil {
+		return nil, refusal(err)
+	}
+	return &rankpb.PauseReply{}, nil
+}
+
+// Continue ends a pause.
+func (s *service) Continue(ctx context.Context, _ *rankpb.ContinueRequest) (*rankpb.ContinueReply, error) {
+	if err := s.scheduler.Continue(ctx); err != nil {
+		return nil, refusal(err)
+	}
+	return &rankpb.ContinueReply{}, nil
+}
+
+// OpenSession opens a session.
+func (s *service) OpenSession(ctx context.Context, r *rankpb.OpenSessionRequest) (*rankpb.OpenSessionReply, error) {
+	if err := s.scheduler.OpenSession(ctx, sessionFromWire(r)); err != nil {
+		return nil, refusal(err)
+	}
+	return &rankpb.OpenSessionReply{}, nil
+}
+
+// CloseSession closes a session.
+func (s *service) CloseSession(ctx context.Context, r *rankpb.CloseSessionRequest) (*rankpb.CloseSessionReply, error) {
+	if err := s.scheduler.CloseSession(ctx, r.GetId()); err != nil {
+		return nil, refusal(err)
+	}
+	return &rankpb.CloseSessionReply{}, nil
+}
+
+// refusal is the status of what the scheduler refuses to do.
+func refusal(err error) error {
+	if errors.Is(err, scheduler.ErrEnded) {
+		return status.Error(codes.Unavailable, err.Error())
+	}
+	return status.Error(codes.FailedPrecondition, err.Error())
+}

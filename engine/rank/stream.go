@@ -96,5 +96,7 @@ func Join(before *request.Output, o request.Output) *request.Output {
 		return &o
 	}
 	o.TokenIDs = append(before.TokenIDs[:len(before.TokenIDs):len(before.TokenIDs)], o.TokenIDs...)
+	o.Logprobs = append(before.Logprobs[:len(before.Logprobs):len(before.Logprobs)], o.Logprobs...)
+	o.PromptLogprobs = append(before.PromptLogprobs[:len(before.PromptLogprobs):len(before.PromptLogprobs)], o.PromptLogprobs...)
 	return &o
 }

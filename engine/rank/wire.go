@@ -20,9 +20,32 @@ func requestToWire(r *request.Request) *rankpb.Request {
 			Stop:         p.Stop,
 			StopTokenIds: p.StopTokenIDs,
 			IgnoreEos:    p.IgnoreEOS,
+
+			MinP:              p.MinP,
+			FrequencyPenalty:  p.FrequencyPenalty,
+			PresencePenalty:   p.PresencePenalty,
+			RepetitionPenalty: p.RepetitionPenalty,
+			LogitBias:         each(p.LogitBias, biasToWire),
 		},
 		LogMetrics:        r.LogMetrics,
 		ReceivedWallNanos: r.ReceivedWallNanos,
+		CacheKey:          r.CacheKey,
+		RoutingKey:        r.RoutingKey,
+	}
+	if g := r.Grammar; g != nil {
+		w.Grammar = &rankpb.Grammar{Kind: string(g.Kind), Source: g.Source}
+	}
+	if l := r.Logprobs; l != nil {
+		w.Logprobs = &rankpb.WantLogprobs{Top: int64(l.Top), TokenIds: l.TokenIDs, PromptFrom: int64(l.PromptFrom)}
+	}
+	if t := r.Session; t != nil {
+		w.Session = &rankpb.Turn{SessionId: t.SessionID, Rid: t.RID, Replace: t.Replace, DropPreviousOutput: t.DropPreviousOutput}
+		if t.Offset != nil {
+			w.Session.Offset = new(int64(*t.Offset))
+		}
+	}
+	if r.DPRank != nil {
+		w.DpRank = new(int64(*r.DPRank))
 	}
 	if b := r.Bootstrap; b != nil {
 		w.Bootstrap = &rankpb.Bootstrap{Host: b.Host, Port: int64(b.Port), Room: b.Room}
@@ -47,9 +70,32 @@ func requestFromWire(w *rankpb.Request) *request.Request {
 			Stop:         p.GetStop(),
 			StopTokenIDs: p.GetStopTokenIds(),
 			IgnoreEOS:    p.GetIgnoreEos(),
+
+			MinP:              p.GetMinP(),
+			FrequencyPenalty:  p.GetFrequencyPenalty(),
+			PresencePenalty:   p.GetPresencePenalty(),
+			RepetitionPenalty: p.GetRepetitionPenalty(),
+			LogitBias:         each(p.GetLogitBias(), biasFromWire),
 		},
 		LogMetrics:        w.GetLogMetrics(),
 		ReceivedWallNanos: w.GetReceivedWallNanos(),
+		CacheKey:          w.GetCacheKey(),
+		RoutingKey:        w.GetRoutingKey(),
+	}
+	if g := w.GetGrammar(); g != nil {
+		r.Grammar = &request.Grammar{Kind: request.GrammarKind(g.GetKind()), Source: g.GetSource()}
+	}
+	if l := w.GetLogprobs(); l != nil {
+		r.Logprobs = &request.WantLogprobs{Top: int(l.GetTop()), TokenIDs: l.GetTokenIds(), PromptFrom: int(l.GetPromptFrom())}
+	}
+	if t := w.GetSession(); t != nil {
+		r.Session = &request.Turn{SessionID: t.GetSessionId(), RID: t.GetRid(), Replace: t.GetReplace(), DropPreviousOutput: t.GetDropPreviousOutput()}
+		if t.Offset != nil {
+			r.Session.Offset = new(int(t.GetOffset()))
+		}
+	}
+	if w.DpRank != nil {
+		r.DPRank = new(int(w.GetDpRank()))
 	}
 	if p != nil && p.Seed != nil {
 		r.Sampling.Seed = new(p.GetSeed())
@@ -63,6 +109,54 @@ func requestFromWire(w *rankpb.Request) *request.Request {
 	return r
 }
 
+func biasToWire(b request.TokenBias) *rankpb.TokenBias {
+	return &rankpb.TokenBias{Token: b.Token, Bias: b.Bias}
+}
+
+func biasFromWire(w *rankpb.TokenBias) request.TokenBias {
+	return request.TokenBias{Token: w.GetToken(), Bias: w.GetBias()}
+}
+
+func logprobToWire(l request.TokenLogprob) *rankpb.TokenLogprob {
+	return &rankpb.TokenLogprob{Token: l.Token, Logprob: l.Logprob}
+}
+
+func logprobFromWire(w *rankpb.TokenLogprob) request.TokenLogprob {
+	return request.TokenLogprob{Token: w.GetToken(), Logprob: w.GetLogprob()}
+}
+
+func positionToWire(l request.TokenLogprobs) *rankpb.TokenLogprobs {
+	return &rankpb.TokenLogprobs{Token: l.Token, Logprob: l.Logprob, Top: each(l.Top, logprobToWire), Asked: each(l.Asked, logprobToWire)}
+}
+
+func positionFromWire(w *rankpb.TokenLogprobs) request.TokenLogprobs {
+	return request.TokenLogprobs{
+		TokenLogprob: request.TokenLogprob{Token: w.GetToken(), Logprob: w.GetLogprob()},
+		Top:          each(w.GetTop(), logprobFromWire),
+		Asked:        each(w.GetAsked(), logprobFromWire),
+	}
+}
+
+// each converts a list; nil stays nil.
+func each[From, To any](list []From, convert func(From) To) []To {
+	if len(list) == 0 {
+		return nil
+	}
+	converted := make([]To, len(list))
+	for i, v := range list {
+		converted[i] = convert(v)
+	}
+	return converted
+}
+
+func sessionToWire(s request.Session) *rankpb.OpenSessionRequest {
+	return &rankpb.OpenSessionRequest{Id: s.ID, CapacityTokens: int64(s.CapacityTokens), Streaming: s.Streaming, TimeoutNanos: s.TimeoutNanos}
+}
+
+func sessionFromWire(w *rankpb.OpenSessionRequest) request.Session {
+	return request.Session{ID: w.GetId(), CapacityTokens: int(w.GetCapacityTokens()), Streaming: w.GetStreaming(), TimeoutNanos: w.GetTimeoutNanos()}
+}
+
 func outputToWire(o request.Output) *rankpb.Output {
 	w := &rankpb.Output{
 		Rid:              o.RID,
@@ -70,6 +164,9 @@ func outputToWire(o request.Output) *rankpb.Output {
 		PromptTokens:     int64(o.PromptTokens),
 		CachedTokens:     int64(o.CachedTokens),
 		CompletionTokens: int64(o.CompletionTokens),
+		Retractions:      int64(o.Retractions),
+		Logprobs:         each(o.Logprobs, positionToWire),
+		PromptLogprobs:   each(o.PromptLogprobs, positionToWire),
 	}
 	if f := o.Finish; f != nil {
 		w.Finish = &rankpb.Finish{
@@ -93,6 +190,9 @@ func outputFromWire(w *rankpb.Output) request.Output {
 		PromptTokens:     int(w.GetPromptTokens()),
 		CachedTokens:     int(w.GetCachedTokens()),
 		CompletionTokens: int(w.GetCompletionTokens()),
+		Retractions:      int(w.GetRetractions()),
+		Logprobs:         each(w.GetLogprobs(), positionFromWire),
+		PromptLogprobs:   each(w.GetPromptLogprobs(), positionFromWire),
 	}
 	if f := w.GetFinish(); f != nil {
 		o.Finish = &request.Finish{

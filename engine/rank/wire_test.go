@@ -55,6 +55,11 @@ func TestWireKeepsEveryField(t *testing.T) {
 	if diff := cmp.Diff(o, outputFromWire(outputToWire(o))); diff != "" {
 		t.Errorf("output (-before +after):\n%s", diff)
 	}
+	var session request.Session
+	everyField(reflect.ValueOf(&session).Elem(), &next)
+	if diff := cmp.Diff(session, sessionFromWire(sessionToWire(session))); diff != "" {
+		t.Errorf("session (-before +after):\n%s", diff)
+	}
 	var i Info
 	everyField(reflect.ValueOf(&i).Elem(), &next)
 	if diff := cmp.Diff(i, infoFromWire(infoToWire(i))); diff != "" {

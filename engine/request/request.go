@@ -10,11 +10,18 @@ type Request struct {
 	PromptIDs []int32 // [promptTokens], at least one
 	Sampling  Sampling
 
+	Grammar  *Grammar      // nil: the answer may be any text
+	Logprobs *WantLogprobs // nil: none are wanted
+	Session  *Turn         // nil: no session
+
 	// Bootstrap is set on prefill and decode engines: where the two halves meet.
 	Bootstrap *Bootstrap
 
-	Priority   *int // nil when the client gave none
-	LogMetrics bool // false for health checks: nothing of it is counted
+	Priority   *int   // nil when the client gave none
+	DPRank     *int   // the DP rank that the client or the router chose; nil: the DP controller chooses
+	CacheKey   string // prefixes are shared between requests with the same key alone
+	RoutingKey string // of the router, for the metrics
+	LogMetrics bool   // false for health checks: nothing of it is counted
 
 	// ReceivedWallNanos is the wall time at which the API process received the request.
 	ReceivedWallNanos int64
@@ -40,12 +47,92 @@ type Sampling struct {
 	Temperature  float32 // 0 is greedy
 	TopP         float32 // (0, 1]
 	TopK         int     // 0 or -1: all
+	MinP         float32 // [0, 1]: tokens less likely than MinP times the likeliest are cut; 0: none
 	Seed         *int64  // nil: the rank draws one and the tokens are not repeatable
+
+	FrequencyPenalty  float32     // [-2, 2], subtracted once per occurrence in the answer
+	PresencePenalty   float32     // [-2, 2], subtracted once when the token is in the answer
+	RepetitionPenalty float32     // > 0; 1, or 0 for a field that was not set: none
+	LogitBias         []TokenBias // by ascending token, each once
 
 	Stop         []string // stop strings, cut from the text by the API process
 	StopTokenIDs []int32  // besides the model's own end tokens
 	IgnoreEOS    bool
 }
+
+// TokenBias is what is added to the logit of one token.
+type TokenBias struct {
+	Token int32
+	Bias  float32 // [-100, 100]
+}
+
+// GrammarKind says how Source describes the answer.
+type GrammarKind string
+
+// The kinds.
+const (
+	GrammarJSONSchema GrammarKind = "json_schema" // Source is a JSON schema
+	GrammarRegex      GrammarKind = "regex"       // Source is a regular expression that the whole answer matches
+)
+
+// Grammar bounds what the answer may be.
+type Grammar struct {
+	Kind   GrammarKind
+	Source string
+}
+
+// WantLogprobs says which logprobs a client wants besides those of the answer's tokens themselves.
+type WantLogprobs struct {
+	Top      int     // the likeliest tokens at each position; 0: none
+	TokenIDs []int32 // the logprobs of these tokens at each position
+	// PromptFrom is the first position of the prompt whose token's logprob is wanted, 1 <= PromptFrom < promptTokens; the
+	// token at position 0 has none. 0: no logprobs of the prompt.
+	PromptFrom int
+}
+
+// TokenLogprob is a token with the natural logarithm of its probability.
+type TokenLogprob struct {
+	Token   int32
+	Logprob float32
+}
+
+// TokenLogprobs is what is known about one position.
+type TokenLogprobs struct {
+	TokenLogprob
+	Top   []TokenLogprob // [WantLogprobs.Top], likeliest first, the lowest id among equals
+	Asked []TokenLogprob // in the order of WantLogprobs.TokenIDs
+}
+
+// Turn makes a request a turn of a session: its prompt follows the tokens that the session holds.
+type Turn struct {
+	SessionID string
+	// RID is the earlier turn that this one goes on from; empty: the newest.
+	RID string
+	// Offset is the number of the session's tokens that are kept; nil: all.
+	Offset *int
+	// Replace drops the turns that followed RID.
+	Replace bool
+	// DropPreviousOutput drops the answer of the turn before and keeps its prompt.
+	DropPreviousOutput bool
+}
+
+// Session is what opens a session.
+type Session struct {
+	ID             string
+	CapacityTokens int   // of all its turns; 0: what a sequence may have
+	Streaming      bool  // its KV stays in its pages between turns
+	TimeoutNanos   int64 // without a turn, after which it is closed; 0: the engine's own
+}
+
+// PauseMode says what becomes of the requests that run when the engine pauses.
+type PauseMode string
+
+// The modes.
+const (
+	PauseAbort   PauseMode = "abort"    // they end
+	PauseRetract PauseMode = "retract"  // they give their KV back and are computed again after the pause
+	PauseInPlace PauseMode = "in_place" // they stay where they are, with their KV
+)
 
 // Output is a piece of a request's answer. For one request the pieces arrive in order, and exactly one, the last, has
 // Finish set.
@@ -53,9 +140,16 @@ type Output struct {
 	RID      string
 	TokenIDs []int32 // new tokens, may be empty
 
+	// Logprobs has an element for each of TokenIDs, or none when none are wanted.
+	Logprobs []TokenLogprobs
+	// PromptLogprobs are of the prompt's tokens from WantLogprobs.PromptFrom on, in order, all with or before the first
+	// new token.
+	PromptLogprobs []TokenLogprobs
+
 	PromptTokens     int
-	CachedTokens     int
+	CachedTokens     int // of the prompt, found in a cache the first time that the request was computed
 	CompletionTokens int // so far, 0 <= len(TokenIDs) <= CompletionTokens
+	Retractions      int // so far
 
 	Finish *Finish // nil while the request lives
 }
@@ -83,6 +177,7 @@ const (
 	OutcomeAbortedOperator Outcome = "aborted_operator" // /abort_request, pause or shutdown
 	OutcomeTimeout         Outcome = "timeout"
 	OutcomeRefused         Outcome = "refused"          // queue full: 503 before the first byte
+	OutcomePreempted       Outcome = "preempted"        // pushed out of a full queue by one of higher priority: 503
 	OutcomeTooLong         Outcome = "too_long"         // cannot ever fit: 400
 	OutcomeInvalid         Outcome = "invalid"          // wrong on every engine: 400
 	OutcomeBootstrapFailed Outcome = "bootstrap_failed" // PD peers did not meet
@@ -99,7 +194,7 @@ func (o Outcome) HTTPStatus() int {
 		return 499
 	case OutcomeTooLong, OutcomeInvalid:
 		return 400
-	case OutcomeRefused, OutcomeAbortedOperator:
+	case OutcomeRefused, OutcomePreempted, OutcomeAbortedOperator:
 		return 503
 	case OutcomeTimeout:
 		return 504

@@ -25,9 +25,28 @@ type abortMsg struct {
 // flushMsg empties the prefix cache when nothing lives; reply has room for the answer.
 type flushMsg struct{ reply chan<- error }
 
-func (submitMsg) isMessage() {}
-func (abortMsg) isMessage()  {}
-func (flushMsg) isMessage()  {}
+// controlMsg asks for what its kind says; reply has room for the answer.
+type controlMsg struct {
+	kind    controlKind
+	mode    request.PauseMode // of controlPause
+	session request.Session   // of controlOpenSession; its ID of controlCloseSession
+	reply   chan<- error
+}
+
+// controlKind is what a controlMsg asks for.
+type controlKind uint8
+
+const (
+	controlPause        controlKind = iota // stop computing
+	controlContinue                        // compute again
+	controlOpenSession                     // keep the KV of the turns that name it
+	controlCloseSession                    // free what it holds
+)
+
+func (submitMsg) isMessage()  {}
+func (abortMsg) isMessage()   {}
+func (flushMsg) isMessage()   {}
+func (controlMsg) isMessage() {}
 
 // inbox is the one place where other goroutines meet the scheduler. The load that it publishes counts each request once
 // from the moment Submit returns: in pending until the load that includes it is published.

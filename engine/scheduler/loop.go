@@ -84,7 +84,25 @@ func (s *Scheduler) drain() {
 				continue
 			}
 			m.reply <- nil
+		case controlMsg:
+			m.reply <- s.control(m)
 		}
+	}
+}
+
+// control does what a controlMsg asks for.
+func (s *Scheduler) control(m controlMsg) error {
+	switch m.kind {
+	case controlPause:
+		return s.pause(m.mode)
+	case controlContinue:
+		return s.resume()
+	case controlOpenSession:
+		return s.openSession(m.session)
+	case controlCloseSession:
+		return s.closeSession(m.session.ID)
+	default:
+		panic(fmt.Sprintf("scheduler: a control message of kind %d", m.kind))
 	}
 }
 

@@ -113,7 +113,12 @@ var ErrBusy = errors.New("the engine is not idle")
 // Flush empties the prefix cache. It gives ErrBusy while a request lives or a transfer holds pages.
 func (s *Scheduler) Flush(ctx context.Context) error {
 	reply := make(chan error, 1)
-	if !s.inbox.put(flushMsg{reply: reply}) {
+	return s.ask(ctx, flushMsg{reply: reply}, reply)
+}
+
+// ask puts a message and waits for its reply.
+func (s *Scheduler) ask(ctx context.Context, m message, reply <-chan error) error {
+	if !s.inbox.put(m) {
 		return ErrEnded
 	}
 	select {
@@ -122,6 +127,30 @@ func (s *Scheduler) Flush(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// Pause stops computing until Continue; mode says what becomes of the requests that run. New requests queue.
+func (s *Scheduler) Pause(ctx context.Context, mode request.PauseMode) error {
+	reply := make(chan error, 1)
+	return s.ask(ctx, controlMsg{kind: controlPause, mode: mode, reply: reply}, reply)
+}
+
+// Continue ends a pause; there need not be one.
+func (s *Scheduler) Continue(ctx context.Context) error {
+	reply := make(chan error, 1)
+	return s.ask(ctx, controlMsg{kind: controlContinue, reply: reply}, reply)
+}
+
+// OpenSession opens a session; an error when its id is in use.
+func (s *Scheduler) OpenSession(ctx context.Context, session request.Session) error {
+	reply := make(chan error, 1)
+	return s.ask(ctx, controlMsg{kind: controlOpenSession, session: session, reply: reply}, reply)
+}
+
+// CloseSession ends the session's turn if one runs and frees what the session holds; an error when there is none.
+func (s *Scheduler) CloseSession(ctx context.Context, id string) error {
+	reply := make(chan error, 1)
+	return s.ask(ctx, controlMsg{kind: controlCloseSession, session: request.Session{ID: id}, reply: reply}, reply)
 }
 
 // Wake makes the scheduler look at its transfers.
@@ -268,6 +297,8 @@ func (s *Scheduler) endAll(outcome request.Outcome, message string) {
 				RID: m.req.RID, PromptTokens: len(m.req.PromptIDs), Finish: new(aborted(outcome, message)),
 			}})
 		case flushMsg:
+			m.reply <- ErrEnded
+		case controlMsg:
 			m.reply <- ErrEnded
 		case abortMsg: // everything has ended
 		}

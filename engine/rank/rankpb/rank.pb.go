@@ -117,6 +117,12 @@ type Request struct {
 	Priority          *int64                 `protobuf:"varint,5,opt,name=priority,proto3,oneof" json:"priority,omitempty"`
 	LogMetrics        bool                   `protobuf:"varint,6,opt,name=log_metrics,json=logMetrics,proto3" json:"log_metrics,omitempty"`
 	ReceivedWallNanos int64                  `protobuf:"varint,7,opt,name=received_wall_nanos,json=receivedWallNanos,proto3" json:"received_wall_nanos,omitempty"`
+	Grammar           *Grammar               `protobuf:"bytes,8,opt,name=grammar,proto3" json:"grammar,omitempty"`
+	Logprobs          *WantLogprobs          `protobuf:"bytes,9,opt,name=logprobs,proto3" json:"logprobs,omitempty"`
+	Session           *Turn                  `protobuf:"bytes,10,opt,name=session,proto3" json:"session,omitempty"`
+	DpRank            *int64                 `protobuf:"varint,11,opt,name=dp_rank,json=dpRank,proto3,oneof" json:"dp_rank,omitempty"`
+	CacheKey          string                 `protobuf:"bytes,12,opt,name=cache_key,json=cacheKey,proto3" json:"cache_key,omitempty"`
+	RoutingKey        string                 `protobuf:"bytes,13,opt,name=routing_key,json=routingKey,proto3" json:"routing_key,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -200,25 +206,263 @@ func (x *Request) GetReceivedWallNanos() int64 {
 	return 0
 }
 
-// Sampling is request.Sampling.
-type Sampling struct {
+func (x *Request) GetGrammar() *Grammar {
+	if x != nil {
+		return x.Grammar
+	}
+	return nil
+}
+
+func (x *Request) GetLogprobs() *WantLogprobs {
+	if x != nil {
+		return x.Logprobs
+	}
+	return nil
+}
+
+func (x *Request) GetSession() *Turn {
+	if x != nil {
+		return x.Session
+	}
+	return nil
+}
+
+func (x *Request) GetDpRank() int64 {
+	if x != nil && x.DpRank != nil {
+		return *x.DpRank
+	}
+	return 0
+}
+
+func (x *Request) GetCacheKey() string {
+	if x != nil {
+		return x.CacheKey
+	}
+	return ""
+}
+
+func (x *Request) GetRoutingKey() string {
+	if x != nil {
+		return x.RoutingKey
+	}
+	return ""
+}
+
+// Grammar is request.Grammar.
+type Grammar struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	MaxNewTokens  int64                  `protobuf:"varint,1,opt,name=max_new_tokens,json=maxNewTokens,proto3" json:"max_new_tokens,omitempty"`
-	MinNewTokens  int64                  `protobuf:"varint,2,opt,name=min_new_tokens,json=minNewTokens,proto3" json:"min_new_tokens,omitempty"`
-	Temperature   float32                `protobuf:"fixed32,3,opt,name=temperature,proto3" json:"temperature,omitempty"`
-	TopP          float32                `protobuf:"fixed32,4,opt,name=top_p,json=topP,proto3" json:"top_p,omitempty"`
-	TopK          int64                  `protobuf:"varint,5,opt,name=top_k,json=topK,proto3" json:"top_k,omitempty"`
-	Seed          *int64                 `protobuf:"varint,6,opt,name=seed,proto3,oneof" json:"seed,omitempty"`
-	Stop          []string               `protobuf:"bytes,7,rep,name=stop,proto3" json:"stop,omitempty"`
-	StopTokenIds  []int32                `protobuf:"varint,8,rep,packed,name=stop_token_ids,json=stopTokenIds,proto3" json:"stop_token_ids,omitempty"`
-	IgnoreEos     bool                   `protobuf:"varint,9,opt,name=ignore_eos,json=ignoreEos,proto3" json:"ignore_eos,omitempty"`
+	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Source        string                 `protobuf:"bytes,2,opt,name=source,proto3" json:"source,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
+func (x *Grammar) Reset() {
+	*x = Grammar{}
+	mi := &file_rank_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Grammar) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Grammar) ProtoMessage() {}
+
+func (x *Grammar) ProtoReflect() protoreflect.Message {
+	mi := &file_rank_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Grammar.ProtoReflect.Descriptor instead.
+func (*Grammar) Descriptor() ([]byte, []int) {
+	return file_rank_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Grammar) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Grammar) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+// WantLogprobs is request.WantLogprobs.
+type WantLogprobs struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Top           int64                  `protobuf:"varint,1,opt,name=top,proto3" json:"top,omitempty"`
+	TokenIds      []int32                `protobuf:"varint,2,rep,packed,name=token_ids,json=tokenIds,proto3" json:"token_ids,omitempty"`
+	PromptFrom    int64                  `protobuf:"varint,3,opt,name=prompt_from,json=promptFrom,proto3" json:"prompt_from,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WantLogprobs) Reset() {
+	*x = WantLogprobs{}
+	mi := &file_rank_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WantLogprobs) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WantLogprobs) ProtoMessage() {}
+
+func (x *WantLogprobs) ProtoReflect() protoreflect.Message {
+	mi := &file_rank_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WantLogprobs.ProtoReflect.Descriptor instead.
+func (*WantLogprobs) Descriptor() ([]byte, []int) {
+	return file_rank_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *WantLogprobs) GetTop() int64 {
+	if x != nil {
+		return x.Top
+	}
+	return 0
+}
+
+func (x *WantLogprobs) GetTokenIds() []int32 {
+	if x != nil {
+		return x.TokenIds
+	}
+	return nil
+}
+
+func (x *WantLogprobs) GetPromptFrom() int64 {
+	if x != nil {
+		return x.PromptFrom
+	}
+	return 0
+}
+
+// Turn is request.Turn.
+type Turn struct {
+	state              protoimpl.MessageState `protogen:"open.v1"`
+	SessionId          string                 `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	Rid                string                 `protobuf:"bytes,2,opt,name=rid,proto3" json:"rid,omitempty"`
+	Offset             *int64                 `protobuf:"varint,3,opt,name=offset,proto3,oneof" json:"offset,omitempty"`
+	Replace            bool                   `protobuf:"varint,4,opt,name=replace,proto3" json:"replace,omitempty"`
+	DropPreviousOutput bool                   `protobuf:"varint,5,opt,name=drop_previous_output,json=dropPreviousOutput,proto3" json:"drop_previous_output,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
+}
+
+func (x *Turn) Reset() {
+	*x = Turn{}
+	mi := &file_rank_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Turn) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Turn) ProtoMessage() {}
+
+func (x *Turn) ProtoReflect() protoreflect.Message {
+	mi := &file_rank_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Turn.ProtoReflect.Descriptor instead.
+func (*Turn) Descriptor() ([]byte, []int) {
+	return file_rank_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Turn) GetSessionId() string {
+	if x != nil {
+		return x.SessionId
+	}
+	return ""
+}
+
+func (x *Turn) GetRid() string {
+	if x != nil {
+		return x.Rid
+	}
+	return ""
+}
+
+func (x *Turn) GetOffset() int64 {
+	if x != nil && x.Offset != nil {
+		return *x.Offset
+	}
+	return 0
+}
+
+func (x *Turn) GetReplace() bool {
+	if x != nil {
+		return x.Replace
+	}
+	return false
+}
+
+func (x *Turn) GetDropPreviousOutput() bool {
+	if x != nil {
+		return x.DropPreviousOutput
+	}
+	return false
+}
+
+// Sampling is request.Sampling.
+type Sampling struct {
+	state             protoimpl.MessageState `protogen:"open.v1"`
+	MaxNewTokens      int64                  `protobuf:"varint,1,opt,name=max_new_tokens,json=maxNewTokens,proto3" json:"max_new_tokens,omitempty"`
+	MinNewTokens      int64                  `protobuf:"varint,2,opt,name=min_new_tokens,json=minNewTokens,proto3" json:"min_new_tokens,omitempty"`
+	Temperature       float32                `protobuf:"fixed32,3,opt,name=temperature,proto3" json:"temperature,omitempty"`
+	TopP              float32                `protobuf:"fixed32,4,opt,name=top_p,json=topP,proto3" json:"top_p,omitempty"`
+	TopK              int64                  `protobuf:"varint,5,opt,name=top_k,json=topK,proto3" json:"top_k,omitempty"`
+	Seed              *int64                 `protobuf:"varint,6,opt,name=seed,proto3,oneof" json:"seed,omitempty"`
+	Stop              []string               `protobuf:"bytes,7,rep,name=stop,proto3" json:"stop,omitempty"`
+	StopTokenIds      []int32                `protobuf:"varint,8,rep,packed,name=stop_token_ids,json=stopTokenIds,proto3" json:"stop_token_ids,omitempty"`
+	IgnoreEos         bool                   `protobuf:"varint,9,opt,name=ignore_eos,json=ignoreEos,proto3" json:"ignore_eos,omitempty"`
+	MinP              float32                `protobuf:"fixed32,10,opt,name=min_p,json=minP,proto3" json:"min_p,omitempty"`
+	FrequencyPenalty  float32                `protobuf:"fixed32,11,opt,name=frequency_penalty,json=frequencyPenalty,proto3" json:"frequency_penalty,omitempty"`
+	PresencePenalty   float32                `protobuf:"fixed32,12,opt,name=presence_penalty,json=presencePenalty,proto3" json:"presence_penalty,omitempty"`
+	RepetitionPenalty float32                `protobuf:"fixed32,13,opt,name=repetition_penalty,json=repetitionPenalty,proto3" json:"repetition_penalty,omitempty"`
+	LogitBias         []*TokenBias           `protobuf:"bytes,14,rep,name=logit_bias,json=logitBias,proto3" json:"logit_bias,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
+}
+
 func (x *Sampling) Reset() {
 	*x = Sampling{}
-	mi := &file_rank_proto_msgTypes[2]
+	mi := &file_rank_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -230,7 +474,7 @@ func (x *Sampling) String() string {
 func (*Sampling) ProtoMessage() {}
 
 func (x *Sampling) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[2]
+	mi := &file_rank_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -243,7 +487,7 @@ func (x *Sampling) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sampling.ProtoReflect.Descriptor instead.
 func (*Sampling) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{2}
+	return file_rank_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Sampling) GetMaxNewTokens() int64 {
@@ -309,6 +553,94 @@ func (x *Sampling) GetIgnoreEos() bool {
 	return false
 }
 
+func (x *Sampling) GetMinP() float32 {
+	if x != nil {
+		return x.MinP
+	}
+	return 0
+}
+
+func (x *Sampling) GetFrequencyPenalty() float32 {
+	if x != nil {
+		return x.FrequencyPenalty
+	}
+	return 0
+}
+
+func (x *Sampling) GetPresencePenalty() float32 {
+	if x != nil {
+		return x.PresencePenalty
+	}
+	return 0
+}
+
+func (x *Sampling) GetRepetitionPenalty() float32 {
+	if x != nil {
+		return x.RepetitionPenalty
+	}
+	return 0
+}
+
+func (x *Sampling) GetLogitBias() []*TokenBias {
+	if x != nil {
+		return x.LogitBias
+	}
+	return nil
+}
+
+// TokenBias is request.TokenBias.
+type TokenBias struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Token         int32                  `protobuf:"varint,1,opt,name=token,proto3" json:"token,omitempty"`
+	Bias          float32                `protobuf:"fixed32,2,opt,name=bias,proto3" json:"bias,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TokenBias) Reset() {
+	*x = TokenBias{}
+	mi := &file_rank_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TokenBias) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TokenBias) ProtoMessage() {}
+
+func (x *TokenBias) ProtoReflect() protoreflect.Message {
+	mi := &file_rank_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TokenBias.ProtoReflect.Descriptor instead.
+func (*TokenBias) Descriptor() ([]byte, []int) {
+	return file_rank_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *TokenBias) GetToken() int32 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *TokenBias) GetBias() float32 {
+	if x != nil {
+		return x.Bias
+	}
+	return 0
+}
+
 // Bootstrap is request.Bootstrap.
 type Bootstrap struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -321,7 +653,7 @@ type Bootstrap struct {
 
 func (x *Bootstrap) Reset() {
 	*x = Bootstrap{}
-	mi := &file_rank_proto_msgTypes[3]
+	mi := &file_rank_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -333,7 +665,7 @@ func (x *Bootstrap) String() string {
 func (*Bootstrap) ProtoMessage() {}
 
 func (x *Bootstrap) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[3]
+	mi := &file_rank_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -346,7 +678,7 @@ func (x *Bootstrap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bootstrap.ProtoReflect.Descriptor instead.
 func (*Bootstrap) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{3}
+	return file_rank_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Bootstrap) GetHost() string {
@@ -382,7 +714,7 @@ type Abort struct {
 
 func (x *Abort) Reset() {
 	*x = Abort{}
-	mi := &file_rank_proto_msgTypes[4]
+	mi := &file_rank_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -394,7 +726,7 @@ func (x *Abort) String() string {
 func (*Abort) ProtoMessage() {}
 
 func (x *Abort) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[4]
+	mi := &file_rank_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -407,7 +739,7 @@ func (x *Abort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Abort.ProtoReflect.Descriptor instead.
 func (*Abort) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{4}
+	return file_rank_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Abort) GetRid() string {
@@ -441,7 +773,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_rank_proto_msgTypes[5]
+	mi := &file_rank_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -453,7 +785,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[5]
+	mi := &file_rank_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -466,7 +798,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{5}
+	return file_rank_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Event) GetOutputs() []*Output {
@@ -485,13 +817,16 @@ type Output struct {
 	CachedTokens     int64                  `protobuf:"varint,4,opt,name=cached_tokens,json=cachedTokens,proto3" json:"cached_tokens,omitempty"`
 	CompletionTokens int64                  `protobuf:"varint,5,opt,name=completion_tokens,json=completionTokens,proto3" json:"completion_tokens,omitempty"`
 	Finish           *Finish                `protobuf:"bytes,6,opt,name=finish,proto3" json:"finish,omitempty"`
+	Logprobs         []*TokenLogprobs       `protobuf:"bytes,7,rep,name=logprobs,proto3" json:"logprobs,omitempty"`
+	PromptLogprobs   []*TokenLogprobs       `protobuf:"bytes,8,rep,name=prompt_logprobs,json=promptLogprobs,proto3" json:"prompt_logprobs,omitempty"`
+	Retractions      int64                  `protobuf:"varint,9,opt,name=retractions,proto3" json:"retractions,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Output) Reset() {
 	*x = Output{}
-	mi := &file_rank_proto_msgTypes[6]
+	mi := &file_rank_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -503,7 +838,7 @@ func (x *Output) String() string {
 func (*Output) ProtoMessage() {}
 
 func (x *Output) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[6]
+	mi := &file_rank_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -516,7 +851,7 @@ func (x *Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Output.ProtoReflect.Descriptor instead.
 func (*Output) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{6}
+	return file_rank_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Output) GetRid() string {
@@ -561,6 +896,149 @@ func (x *Output) GetFinish() *Finish {
 	return nil
 }
 
+func (x *Output) GetLogprobs() []*TokenLogprobs {
+	if x != nil {
+		return x.Logprobs
+	}
+	return nil
+}
+
+func (x *Output) GetPromptLogprobs() []*TokenLogprobs {
+	if x != nil {
+		return x.PromptLogprobs
+	}
+	return nil
+}
+
+func (x *Output) GetRetractions() int64 {
+	if x != nil {
+		return x.Retractions
+	}
+	return 0
+}
+
+// TokenLogprob is request.TokenLogprob.
+type TokenLogprob struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Token         int32                  `protobuf:"varint,1,opt,name=token,proto3" json:"token,omitempty"`
+	Logprob       float32                `protobuf:"fixed32,2,opt,name=logprob,proto3" json:"logprob,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TokenLogprob) Reset() {
+	*x = TokenLogprob{}
+	mi := &file_rank_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TokenLogprob) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TokenLogprob) ProtoMessage() {}
+
+func (x *TokenLogprob) ProtoReflect() protoreflect.Message {
+	mi := &file_rank_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TokenLogprob.ProtoReflect.Descriptor instead.
+func (*TokenLogprob) Descriptor() ([]byte, []int) {
+	return file_rank_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *TokenLogprob) GetToken() int32 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *TokenLogprob) GetLogprob() float32 {
+	if x != nil {
+		return x.Logprob
+	}
+	return 0
+}
+
+// TokenLogprobs is request.TokenLogprobs.
+type TokenLogprobs struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Token         int32                  `protobuf:"varint,1,opt,name=token,proto3" json:"token,omitempty"`
+	Logprob       float32                `protobuf:"fixed32,2,opt,name=logprob,proto3" json:"logprob,omitempty"`
+	Top           []*TokenLogprob        `protobuf:"bytes,3,rep,name=top,proto3" json:"top,omitempty"`
+	Asked         []*TokenLogprob        `protobuf:"bytes,4,rep,name=asked,proto3" json:"asked,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TokenLogprobs) Reset() {
+	*x = TokenLogprobs{}
+	mi := &file_rank_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TokenLogprobs) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TokenLogprobs) ProtoMessage() {}
+
+func (x *TokenLogprobs) ProtoReflect() protoreflect.Message {
+	mi := &file_rank_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TokenLogprobs.ProtoReflect.Descriptor instead.
+func (*TokenLogprobs) Descriptor() ([]byte, []int) {
+	return file_rank_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *TokenLogprobs) GetToken() int32 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *TokenLogprobs) GetLogprob() float32 {
+	if x != nil {
+		return x.Logprob
+	}
+	return 0
+}
+
+func (x *TokenLogprobs) GetTop() []*TokenLogprob {
+	if x != nil {
+		return x.Top
+	}
+	return nil
+}
+
+func (x *TokenLogprobs) GetAsked() []*TokenLogprob {
+	if x != nil {
+		return x.Asked
+	}
+	return nil
+}
+
 // Finish is request.Finish.
 type Finish struct {
 	state                 protoimpl.MessageState `protogen:"open.v1"`
@@ -578,7 +1056,7 @@ type Finish struct {
 
 func (x *Finish) Reset() {
 	*x = Finish{}
-	mi := &file_rank_proto_msgTypes[7]
+	mi := &file_rank_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -590,7 +1068,7 @@ func (x *Finish) String() string {
 func (*Finish) ProtoMessage() {}
 
 func (x *Finish) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[7]
+	mi := &file_rank_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -603,7 +1081,7 @@ func (x *Finish) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finish.ProtoReflect.Descriptor instead.
 func (*Finish) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{7}
+	return file_rank_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Finish) GetType() string {
@@ -670,7 +1148,7 @@ type InfoRequest struct {
 
 func (x *InfoRequest) Reset() {
 	*x = InfoRequest{}
-	mi := &file_rank_proto_msgTypes[8]
+	mi := &file_rank_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -682,7 +1160,7 @@ func (x *InfoRequest) String() string {
 func (*InfoRequest) ProtoMessage() {}
 
 func (x *InfoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[8]
+	mi := &file_rank_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -695,7 +1173,7 @@ func (x *InfoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoRequest.ProtoReflect.Descriptor instead.
 func (*InfoRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{8}
+	return file_rank_proto_rawDescGZIP(), []int{14}
 }
 
 // InfoReply is rank.Info.
@@ -721,7 +1199,7 @@ type InfoReply struct {
 
 func (x *InfoReply) Reset() {
 	*x = InfoReply{}
-	mi := &file_rank_proto_msgTypes[9]
+	mi := &file_rank_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -733,7 +1211,7 @@ func (x *InfoReply) String() string {
 func (*InfoReply) ProtoMessage() {}
 
 func (x *InfoReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[9]
+	mi := &file_rank_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -746,7 +1224,7 @@ func (x *InfoReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoReply.ProtoReflect.Descriptor instead.
 func (*InfoReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{9}
+	return file_rank_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *InfoReply) GetRank() int64 {
@@ -855,7 +1333,7 @@ type LoadRequest struct {
 
 func (x *LoadRequest) Reset() {
 	*x = LoadRequest{}
-	mi := &file_rank_proto_msgTypes[10]
+	mi := &file_rank_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -867,7 +1345,7 @@ func (x *LoadRequest) String() string {
 func (*LoadRequest) ProtoMessage() {}
 
 func (x *LoadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[10]
+	mi := &file_rank_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -880,7 +1358,7 @@ func (x *LoadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoadRequest.ProtoReflect.Descriptor instead.
 func (*LoadRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{10}
+	return file_rank_proto_rawDescGZIP(), []int{16}
 }
 
 type LoadReply struct {
@@ -893,7 +1371,7 @@ type LoadReply struct {
 
 func (x *LoadReply) Reset() {
 	*x = LoadReply{}
-	mi := &file_rank_proto_msgTypes[11]
+	mi := &file_rank_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -905,7 +1383,7 @@ func (x *LoadReply) String() string {
 func (*LoadReply) ProtoMessage() {}
 
 func (x *LoadReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[11]
+	mi := &file_rank_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -918,7 +1396,7 @@ func (x *LoadReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoadReply.ProtoReflect.Descriptor instead.
 func (*LoadReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{11}
+	return file_rank_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *LoadReply) GetLoad() []byte {
@@ -936,7 +1414,7 @@ type FlushRequest struct {
 
 func (x *FlushRequest) Reset() {
 	*x = FlushRequest{}
-	mi := &file_rank_proto_msgTypes[12]
+	mi := &file_rank_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -948,7 +1426,7 @@ func (x *FlushRequest) String() string {
 func (*FlushRequest) ProtoMessage() {}
 
 func (x *FlushRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[12]
+	mi := &file_rank_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -961,7 +1439,7 @@ func (x *FlushRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlushRequest.ProtoReflect.Descriptor instead.
 func (*FlushRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{12}
+	return file_rank_proto_rawDescGZIP(), []int{18}
 }
 
 type FlushReply struct {
@@ -972,7 +1450,7 @@ type FlushReply struct {
 
 func (x *FlushReply) Reset() {
 	*x = FlushReply{}
-	mi := &file_rank_proto_msgTypes[13]
+	mi := &file_rank_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -984,7 +1462,7 @@ func (x *FlushReply) String() string {
 func (*FlushReply) ProtoMessage() {}
 
 func (x *FlushReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[13]
+	mi := &file_rank_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -997,7 +1475,344 @@ func (x *FlushReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlushReply.ProtoReflect.Descriptor instead.
 func (*FlushReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{13}
+	return file_rank_proto_rawDescGZIP(), []int{19}
+}
+
+type PauseRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Mode          string                 `protobuf:"bytes,1,opt,name=mode,proto3" json:"mode,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PauseRequest) Reset() {
+	*x = PauseRequest{}
+	mi := &file_rank_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PauseRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PauseRequest) ProtoMessage() {}
+
+func (x *PauseRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_rank_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
+func (*PauseRequest) Descriptor() ([]byte, []int) {
+	return file_rank_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *PauseRequest) GetMode() string {
+	if x != nil {
+		return x.Mode
+	}
+	return ""
+}
+
+type PauseReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PauseReply) Reset() {
+	*x = PauseReply{}
+	mi := &file_rank_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PauseReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PauseReply) ProtoMessage() {}
+
+func (x *PauseReply) ProtoReflect() protoreflect.Message {
+	mi := &file_rank_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PauseReply.ProtoReflect.Descriptor instead.
+func (*PauseReply) Descriptor() ([]byte, []int) {
+	return file_rank_proto_rawDescGZIP(), []int{21}
+}
+
+type ContinueRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ContinueRequest) Reset() {
+	*x = ContinueRequest{}
+	mi := &file_rank_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ContinueRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ContinueRequest) ProtoMessage() {}
+
+func (x *ContinueRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_rank_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ContinueRequest.ProtoReflect.Descriptor instead.
+func (*ContinueRequest) Descriptor() ([]byte, []int) {
+	return file_rank_proto_rawDescGZIP(), []int{22}
+}
+
+type ContinueReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ContinueReply) Reset() {
+	*x = ContinueReply{}
+	mi := &file_rank_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ContinueReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ContinueReply) ProtoMessage() {}
+
+func (x *ContinueReply) ProtoReflect() protoreflect.Message {
+	mi := &file_rank_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ContinueReply.ProtoReflect.Descriptor instead.
+func (*ContinueReply) Descriptor() ([]byte, []int) {
+	return file_rank_proto_rawDescGZIP(), []int{23}
+}
+
+// OpenSessionRequest is request.Session.
+type OpenSessionRequest struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Id             string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	CapacityTokens int64                  `protobuf:"varint,2,opt,name=capacity_tokens,json=capacityTokens,proto3" json:"capacity_tokens,omitempty"`
+	Streaming      bool                   `protobuf:"varint,3,opt,name=streaming,proto3" json:"streaming,omitempty"`
+	TimeoutNanos   int64                  `protobuf:"varint,4,opt,name=timeout_nanos,json=timeoutNanos,proto3" json:"timeout_nanos,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *OpenSessionRequest) Reset() {
+	*x = OpenSessionRequest{}
+	mi := &file_rank_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OpenSessionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OpenSessionRequest) ProtoMessage() {}
+
+func (x *OpenSessionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_rank_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OpenSessionRequest.ProtoReflect.Descriptor instead.
+func (*OpenSessionRequest) Descriptor() ([]byte, []int) {
+	return file_rank_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *OpenSessionRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *OpenSessionRequest) GetCapacityTokens() int64 {
+	if x != nil {
+		return x.CapacityTokens
+	}
+	return 0
+}
+
+func (x *OpenSessionRequest) GetStreaming() bool {
+	if x != nil {
+		return x.Streaming
+	}
+	return false
+}
+
+func (x *OpenSessionRequest) GetTimeoutNanos() int64 {
+	if x != nil {
+		return x.TimeoutNanos
+	}
+	return 0
+}
+
+type OpenSessionReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OpenSessionReply) Reset() {
+	*x = OpenSessionReply{}
+	mi := &file_rank_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OpenSessionReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OpenSessionReply) ProtoMessage() {}
+
+func (x *OpenSessionReply) ProtoReflect() protoreflect.Message {
+	mi := &file_rank_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OpenSessionReply.ProtoReflect.Descriptor instead.
+func (*OpenSessionReply) Descriptor() ([]byte, []int) {
+	return file_rank_proto_rawDescGZIP(), []int{25}
+}
+
+type CloseSessionRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CloseSessionRequest) Reset() {
+	*x = CloseSessionRequest{}
+	mi := &file_rank_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CloseSessionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CloseSessionRequest) ProtoMessage() {}
+
+func (x *CloseSessionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_rank_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CloseSessionRequest.ProtoReflect.Descriptor instead.
+func (*CloseSessionRequest) Descriptor() ([]byte, []int) {
+	return file_rank_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *CloseSessionRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+type CloseSessionReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CloseSessionReply) Reset() {
+	*x = CloseSessionReply{}
+	mi := &file_rank_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CloseSessionReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CloseSessionReply) ProtoMessage() {}
+
+func (x *CloseSessionReply) ProtoReflect() protoreflect.Message {
+	mi := &file_rank_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CloseSessionReply.ProtoReflect.Descriptor instead.
+func (*CloseSessionReply) Descriptor() ([]byte, []int) {
+	return file_rank_proto_rawDescGZIP(), []int{27}
 }
 
 var File_rank_proto protoreflect.FileDescriptor
@@ -1009,7 +1824,7 @@ const file_rank_proto_rawDesc = "" +
 	"\x04Call\x121\n" +
 	"\x06submit\x18\x01 \x01(\v2\x17.sluice.rank.v1.RequestH\x00R\x06submit\x12-\n" +
 	"\x05abort\x18\x02 \x01(\v2\x15.sluice.rank.v1.AbortH\x00R\x05abortB\x06\n" +
-	"\x04call\"\xa8\x02\n" +
+	"\x04call\"\xad\x04\n" +
 	"\aRequest\x12\x10\n" +
 	"\x03rid\x18\x01 \x01(\tR\x03rid\x12\x1d\n" +
 	"\n" +
@@ -1019,8 +1834,34 @@ const file_rank_proto_rawDesc = "" +
 	"\bpriority\x18\x05 \x01(\x03H\x00R\bpriority\x88\x01\x01\x12\x1f\n" +
 	"\vlog_metrics\x18\x06 \x01(\bR\n" +
 	"logMetrics\x12.\n" +
-	"\x13received_wall_nanos\x18\a \x01(\x03R\x11receivedWallNanosB\v\n" +
-	"\t_priority\"\x9d\x02\n" +
+	"\x13received_wall_nanos\x18\a \x01(\x03R\x11receivedWallNanos\x121\n" +
+	"\agrammar\x18\b \x01(\v2\x17.sluice.rank.v1.GrammarR\agrammar\x128\n" +
+	"\blogprobs\x18\t \x01(\v2\x1c.sluice.rank.v1.WantLogprobsR\blogprobs\x12.\n" +
+	"\asession\x18\n" +
+	" \x01(\v2\x14.sluice.rank.v1.TurnR\asession\x12\x1c\n" +
+	"\adp_rank\x18\v \x01(\x03H\x01R\x06dpRank\x88\x01\x01\x12\x1b\n" +
+	"\tcache_key\x18\f \x01(\tR\bcacheKey\x12\x1f\n" +
+	"\vrouting_key\x18\r \x01(\tR\n" +
+	"routingKeyB\v\n" +
+	"\t_priorityB\n" +
+	"\n" +
+	"\b_dp_rank\"5\n" +
+	"\aGrammar\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x16\n" +
+	"\x06source\x18\x02 \x01(\tR\x06source\"^\n" +
+	"\fWantLogprobs\x12\x10\n" +
+	"\x03top\x18\x01 \x01(\x03R\x03top\x12\x1b\n" +
+	"\ttoken_ids\x18\x02 \x03(\x05R\btokenIds\x12\x1f\n" +
+	"\vprompt_from\x18\x03 \x01(\x03R\n" +
+	"promptFrom\"\xab\x01\n" +
+	"\x04Turn\x12\x1d\n" +
+	"\n" +
+	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x10\n" +
+	"\x03rid\x18\x02 \x01(\tR\x03rid\x12\x1b\n" +
+	"\x06offset\x18\x03 \x01(\x03H\x00R\x06offset\x88\x01\x01\x12\x18\n" +
+	"\areplace\x18\x04 \x01(\bR\areplace\x120\n" +
+	"\x14drop_previous_output\x18\x05 \x01(\bR\x12dropPreviousOutputB\t\n" +
+	"\a_offset\"\xf3\x03\n" +
 	"\bSampling\x12$\n" +
 	"\x0emax_new_tokens\x18\x01 \x01(\x03R\fmaxNewTokens\x12$\n" +
 	"\x0emin_new_tokens\x18\x02 \x01(\x03R\fminNewTokens\x12 \n" +
@@ -1031,8 +1872,18 @@ const file_rank_proto_rawDesc = "" +
 	"\x04stop\x18\a \x03(\tR\x04stop\x12$\n" +
 	"\x0estop_token_ids\x18\b \x03(\x05R\fstopTokenIds\x12\x1d\n" +
 	"\n" +
-	"ignore_eos\x18\t \x01(\bR\tignoreEosB\a\n" +
-	"\x05_seed\"G\n" +
+	"ignore_eos\x18\t \x01(\bR\tignoreEos\x12\x13\n" +
+	"\x05min_p\x18\n" +
+	" \x01(\x02R\x04minP\x12+\n" +
+	"\x11frequency_penalty\x18\v \x01(\x02R\x10frequencyPenalty\x12)\n" +
+	"\x10presence_penalty\x18\f \x01(\x02R\x0fpresencePenalty\x12-\n" +
+	"\x12repetition_penalty\x18\r \x01(\x02R\x11repetitionPenalty\x128\n" +
+	"\n" +
+	"logit_bias\x18\x0e \x03(\v2\x19.sluice.rank.v1.TokenBiasR\tlogitBiasB\a\n" +
+	"\x05_seed\"5\n" +
+	"\tTokenBias\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\x05R\x05token\x12\x12\n" +
+	"\x04bias\x18\x02 \x01(\x02R\x04bias\"G\n" +
 	"\tBootstrap\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\x03R\x04port\x12\x12\n" +
@@ -1042,14 +1893,25 @@ const file_rank_proto_rawDesc = "" +
 	"\x06prefix\x18\x02 \x01(\bR\x06prefix\x12\x18\n" +
 	"\aoutcome\x18\x03 \x01(\tR\aoutcome\"9\n" +
 	"\x05Event\x120\n" +
-	"\aoutputs\x18\x01 \x03(\v2\x16.sluice.rank.v1.OutputR\aoutputs\"\xde\x01\n" +
+	"\aoutputs\x18\x01 \x03(\v2\x16.sluice.rank.v1.OutputR\aoutputs\"\x83\x03\n" +
 	"\x06Output\x12\x10\n" +
 	"\x03rid\x18\x01 \x01(\tR\x03rid\x12\x1b\n" +
 	"\ttoken_ids\x18\x02 \x03(\x05R\btokenIds\x12#\n" +
 	"\rprompt_tokens\x18\x03 \x01(\x03R\fpromptTokens\x12#\n" +
 	"\rcached_tokens\x18\x04 \x01(\x03R\fcachedTokens\x12+\n" +
 	"\x11completion_tokens\x18\x05 \x01(\x03R\x10completionTokens\x12.\n" +
-	"\x06finish\x18\x06 \x01(\v2\x16.sluice.rank.v1.FinishR\x06finish\"\xbe\x02\n" +
+	"\x06finish\x18\x06 \x01(\v2\x16.sluice.rank.v1.FinishR\x06finish\x129\n" +
+	"\blogprobs\x18\a \x03(\v2\x1d.sluice.rank.v1.TokenLogprobsR\blogprobs\x12F\n" +
+	"\x0fprompt_logprobs\x18\b \x03(\v2\x1d.sluice.rank.v1.TokenLogprobsR\x0epromptLogprobs\x12 \n" +
+	"\vretractions\x18\t \x01(\x03R\vretractions\">\n" +
+	"\fTokenLogprob\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\x05R\x05token\x12\x18\n" +
+	"\alogprob\x18\x02 \x01(\x02R\alogprob\"\xa3\x01\n" +
+	"\rTokenLogprobs\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\x05R\x05token\x12\x18\n" +
+	"\alogprob\x18\x02 \x01(\x02R\alogprob\x12.\n" +
+	"\x03top\x18\x03 \x03(\v2\x1c.sluice.rank.v1.TokenLogprobR\x03top\x122\n" +
+	"\x05asked\x18\x04 \x03(\v2\x1c.sluice.rank.v1.TokenLogprobR\x05asked\"\xbe\x02\n" +
 	"\x06Finish\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x18\n" +
 	"\aoutcome\x18\x02 \x01(\tR\aoutcome\x12(\n" +
@@ -1085,12 +1947,31 @@ const file_rank_proto_rawDesc = "" +
 	"\x04load\x18\x01 \x01(\fR\x04load\"\x0e\n" +
 	"\fFlushRequest\"\f\n" +
 	"\n" +
-	"FlushReply2\x85\x02\n" +
+	"FlushReply\"\"\n" +
+	"\fPauseRequest\x12\x12\n" +
+	"\x04mode\x18\x01 \x01(\tR\x04mode\"\f\n" +
+	"\n" +
+	"PauseReply\"\x11\n" +
+	"\x0fContinueRequest\"\x0f\n" +
+	"\rContinueReply\"\x90\x01\n" +
+	"\x12OpenSessionRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12'\n" +
+	"\x0fcapacity_tokens\x18\x02 \x01(\x03R\x0ecapacityTokens\x12\x1c\n" +
+	"\tstreaming\x18\x03 \x01(\bR\tstreaming\x12#\n" +
+	"\rtimeout_nanos\x18\x04 \x01(\x03R\ftimeoutNanos\"\x12\n" +
+	"\x10OpenSessionReply\"%\n" +
+	"\x13CloseSessionRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"\x13\n" +
+	"\x11CloseSessionReply2\xc1\x04\n" +
 	"\x04Rank\x12:\n" +
 	"\aConnect\x12\x14.sluice.rank.v1.Call\x1a\x15.sluice.rank.v1.Event(\x010\x01\x12>\n" +
 	"\x04Info\x12\x1b.sluice.rank.v1.InfoRequest\x1a\x19.sluice.rank.v1.InfoReply\x12>\n" +
 	"\x04Load\x12\x1b.sluice.rank.v1.LoadRequest\x1a\x19.sluice.rank.v1.LoadReply\x12A\n" +
-	"\x05Flush\x12\x1c.sluice.rank.v1.FlushRequest\x1a\x1a.sluice.rank.v1.FlushReplyB1Z/github.com/sluice-dev/sluice/engine/rank/rankpbb\x06proto3"
+	"\x05Flush\x12\x1c.sluice.rank.v1.FlushRequest\x1a\x1a.sluice.rank.v1.FlushReply\x12A\n" +
+	"\x05Pause\x12\x1c.sluice.rank.v1.PauseRequest\x1a\x1a.sluice.rank.v1.PauseReply\x12J\n" +
+	"\bContinue\x12\x1f.sluice.rank.v1.ContinueRequest\x1a\x1d.sluice.rank.v1.ContinueReply\x12S\n" +
+	"\vOpenSession\x12\".sluice.rank.v1.OpenSessionRequest\x1a .sluice.rank.v1.OpenSessionReply\x12V\n" +
+	"\fCloseSession\x12#.sluice.rank.v1.CloseSessionRequest\x1a!.sluice.rank.v1.CloseSessionReplyB1Z/github.com/sluice-dev/sluice/engine/rank/rankpbb\x06proto3"
 
 var (
 	file_rank_proto_rawDescOnce sync.Once
@@ -1104,43 +1985,73 @@ func file_rank_proto_rawDescGZIP() []byte {
 	return file_rank_proto_rawDescData
 }
 
-var file_rank_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_rank_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_rank_proto_goTypes = []any{
-	(*Call)(nil),         // 0: sluice.rank.v1.Call
-	(*Request)(nil),      // 1: sluice.rank.v1.Request
-	(*Sampling)(nil),     // 2: sluice.rank.v1.Sampling
-	(*Bootstrap)(nil),    // 3: sluice.rank.v1.Bootstrap
-	(*Abort)(nil),        // 4: sluice.rank.v1.Abort
-	(*Event)(nil),        // 5: sluice.rank.v1.Event
-	(*Output)(nil),       // 6: sluice.rank.v1.Output
-	(*Finish)(nil),       // 7: sluice.rank.v1.Finish
-	(*InfoRequest)(nil),  // 8: sluice.rank.v1.InfoRequest
-	(*InfoReply)(nil),    // 9: sluice.rank.v1.InfoReply
-	(*LoadRequest)(nil),  // 10: sluice.rank.v1.LoadRequest
-	(*LoadReply)(nil),    // 11: sluice.rank.v1.LoadReply
-	(*FlushRequest)(nil), // 12: sluice.rank.v1.FlushRequest
-	(*FlushReply)(nil),   // 13: sluice.rank.v1.FlushReply
+	(*Call)(nil),                // 0: sluice.rank.v1.Call
+	(*Request)(nil),             // 1: sluice.rank.v1.Request
+	(*Grammar)(nil),             // 2: sluice.rank.v1.Grammar
+	(*WantLogprobs)(nil),        // 3: sluice.rank.v1.WantLogprobs
+	(*Turn)(nil),                // 4: sluice.rank.v1.Turn
+	(*Sampling)(nil),            // 5: sluice.rank.v1.Sampling
+	(*TokenBias)(nil),           // 6: sluice.rank.v1.TokenBias
+	(*Bootstrap)(nil),           // 7: sluice.rank.v1.Bootstrap
+	(*Abort)(nil),               // 8: sluice.rank.v1.Abort
+	(*Event)(nil),               // 9: sluice.rank.v1.Event
+	(*Output)(nil),              // 10: sluice.rank.v1.Output
+	(*TokenLogprob)(nil),        // 11: sluice.rank.v1.TokenLogprob
+	(*TokenLogprobs)(nil),       // 12: sluice.rank.v1.TokenLogprobs
+	(*Finish)(nil),              // 13: sluice.rank.v1.Finish
+	(*InfoRequest)(nil),         // 14: sluice.rank.v1.InfoRequest
+	(*InfoReply)(nil),           // 15: sluice.rank.v1.InfoReply
+	(*LoadRequest)(nil),         // 16: sluice.rank.v1.LoadRequest
+	(*LoadReply)(nil),           // 17: sluice.rank.v1.LoadReply
+	(*FlushRequest)(nil),        // 18: sluice.rank.v1.FlushRequest
+	(*FlushReply)(nil),          // 19: sluice.rank.v1.FlushReply
+	(*PauseRequest)(nil),        // 20: sluice.rank.v1.PauseRequest
+	(*PauseReply)(nil),          // 21: sluice.rank.v1.PauseReply
+	(*ContinueRequest)(nil),     // 22: sluice.rank.v1.ContinueRequest
+	(*ContinueReply)(nil),       // 23: sluice.rank.v1.ContinueReply
+	(*OpenSessionRequest)(nil),  // 24: sluice.rank.v1.OpenSessionRequest
+	(*OpenSessionReply)(nil),    // 25: sluice.rank.v1.OpenSessionReply
+	(*CloseSessionRequest)(nil), // 26: sluice.rank.v1.CloseSessionRequest
+	(*CloseSessionReply)(nil),   // 27: sluice.rank.v1.CloseSessionReply
 }
 var file_rank_proto_depIdxs = []int32{
 	1,  // 0: sluice.rank.v1.Call.submit:type_name -> sluice.rank.v1.Request
-	4,  // 1: sluice.rank.v1.Call.abort:type_name -> sluice.rank.v1.Abort
-	2,  // 2: sluice.rank.v1.Request.sampling:type_name -> sluice.rank.v1.Sampling
-	3,  // 3: sluice.rank.v1.Request.bootstrap:type_name -> sluice.rank.v1.Bootstrap
-	6,  // 4: sluice.rank.v1.Event.outputs:type_name -> sluice.rank.v1.Output
-	7,  // 5: sluice.rank.v1.Output.finish:type_name -> sluice.rank.v1.Finish
-	0,  // 6: sluice.rank.v1.Rank.Connect:input_type -> sluice.rank.v1.Call
-	8,  // 7: sluice.rank.v1.Rank.Info:input_type -> sluice.rank.v1.InfoRequest
-	10, // 8: sluice.rank.v1.Rank.Load:input_type -> sluice.rank.v1.LoadRequest
-	12, // 9: sluice.rank.v1.Rank.Flush:input_type -> sluice.rank.v1.FlushRequest
-	5,  // 10: sluice.rank.v1.Rank.Connect:output_type -> sluice.rank.v1.Event
-	9,  // 11: sluice.rank.v1.Rank.Info:output_type -> sluice.rank.v1.InfoReply
-	11, // 12: sluice.rank.v1.Rank.Load:output_type -> sluice.rank.v1.LoadReply
-	13, // 13: sluice.rank.v1.Rank.Flush:output_type -> sluice.rank.v1.FlushReply
-	10, // [10:14] is the sub-list for method output_type
-	6,  // [6:10] is the sub-list for method input_type
-	6,  // [6:6] is the sub-list for extension type_name
-	6,  // [6:6] is the sub-list for extension extendee
-	0,  // [0:6] is the sub-list for field type_name
+	8,  // 1: sluice.rank.v1.Call.abort:type_name -> sluice.rank.v1.Abort
+	5,  // 2: sluice.rank.v1.Request.sampling:type_name -> sluice.rank.v1.Sampling
+	7,  // 3: sluice.rank.v1.Request.bootstrap:type_name -> sluice.rank.v1.Bootstrap
+	2,  // 4: sluice.rank.v1.Request.grammar:type_name -> sluice.rank.v1.Grammar
+	3,  // 5: sluice.rank.v1.Request.logprobs:type_name -> sluice.rank.v1.WantLogprobs
+	4,  // 6: sluice.rank.v1.Request.session:type_name -> sluice.rank.v1.Turn
+	6,  // 7: sluice.rank.v1.Sampling.logit_bias:type_name -> sluice.rank.v1.TokenBias
+	10, // 8: sluice.rank.v1.Event.outputs:type_name -> sluice.rank.v1.Output
+	13, // 9: sluice.rank.v1.Output.finish:type_name -> sluice.rank.v1.Finish
+	12, // 10: sluice.rank.v1.Output.logprobs:type_name -> sluice.rank.v1.TokenLogprobs
+	12, // 11: sluice.rank.v1.Output.prompt_logprobs:type_name -> sluice.rank.v1.TokenLogprobs
+	11, // 12: sluice.rank.v1.TokenLogprobs.top:type_name -> sluice.rank.v1.TokenLogprob
+	11, // 13: sluice.rank.v1.TokenLogprobs.asked:type_name -> sluice.rank.v1.TokenLogprob
+	0,  // 14: sluice.rank.v1.Rank.Connect:input_type -> sluice.rank.v1.Call
+	14, // 15: sluice.rank.v1.Rank.Info:input_type -> sluice.rank.v1.InfoRequest
+	16, // 16: sluice.rank.v1.Rank.Load:input_type -> sluice.rank.v1.LoadRequest
+	18, // 17: sluice.rank.v1.Rank.Flush:input_type -> sluice.rank.v1.FlushRequest
+	20, // 18: sluice.rank.v1.Rank.Pause:input_type -> sluice.rank.v1.PauseRequest
+	22, // 19: sluice.rank.v1.Rank.Continue:input_type -> sluice.rank.v1.ContinueRequest
+	24, // 20: sluice.rank.v1.Rank.OpenSession:input_type -> sluice.rank.v1.OpenSessionRequest
+	26, // 21: sluice.rank.v1.Rank.CloseSession:input_type -> sluice.rank.v1.CloseSessionRequest
+	9,  // 22: sluice.rank.v1.Rank.Connect:output_type -> sluice.rank.v1.Event
+	15, // 23: sluice.rank.v1.Rank.Info:output_type -> sluice.rank.v1.InfoReply
+	17, // 24: sluice.rank.v1.Rank.Load:output_type -> sluice.rank.v1.LoadReply
+	19, // 25: sluice.rank.v1.Rank.Flush:output_type -> sluice.rank.v1.FlushReply
+	21, // 26: sluice.rank.v1.Rank.Pause:output_type -> sluice.rank.v1.PauseReply
+	23, // 27: sluice.rank.v1.Rank.Continue:output_type -> sluice.rank.v1.ContinueReply
+	25, // 28: sluice.rank.v1.Rank.OpenSession:output_type -> sluice.rank.v1.OpenSessionReply
+	27, // 29: sluice.rank.v1.Rank.CloseSession:output_type -> sluice.rank.v1.CloseSessionReply
+	22, // [22:30] is the sub-list for method output_type
+	14, // [14:22] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_rank_proto_init() }
@@ -1153,15 +2064,16 @@ func file_rank_proto_init() {
 		(*Call_Abort)(nil),
 	}
 	file_rank_proto_msgTypes[1].OneofWrappers = []any{}
-	file_rank_proto_msgTypes[2].OneofWrappers = []any{}
-	file_rank_proto_msgTypes[7].OneofWrappers = []any{}
+	file_rank_proto_msgTypes[4].OneofWrappers = []any{}
+	file_rank_proto_msgTypes[5].OneofWrappers = []any{}
+	file_rank_proto_msgTypes[13].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_rank_proto_rawDesc), len(file_rank_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

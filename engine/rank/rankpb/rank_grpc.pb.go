@@ -22,10 +22,14 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Rank_Connect_FullMethodName = "/sluice.rank.v1.Rank/Connect"
-	Rank_Info_FullMethodName    = "/sluice.rank.v1.Rank/Info"
-	Rank_Load_FullMethodName    = "/sluice.rank.v1.Rank/Load"
-	Rank_Flush_FullMethodName   = "/sluice.rank.v1.Rank/Flush"
+	Rank_Connect_FullMethodName      = "/sluice.rank.v1.Rank/Connect"
+	Rank_Info_FullMethodName         = "/sluice.rank.v1.Rank/Info"
+	Rank_Load_FullMethodName         = "/sluice.rank.v1.Rank/Load"
+	Rank_Flush_FullMethodName        = "/sluice.rank.v1.Rank/Flush"
+	Rank_Pause_FullMethodName        = "/sluice.rank.v1.Rank/Pause"
+	Rank_Continue_FullMethodName     = "/sluice.rank.v1.Rank/Continue"
+	Rank_OpenSession_FullMethodName  = "/sluice.rank.v1.Rank/OpenSession"
+	Rank_CloseSession_FullMethodName = "/sluice.rank.v1.Rank/CloseSession"
 )
 
 // RankClient is the client API for Rank service.
@@ -41,6 +45,14 @@ type RankClient interface {
 	Load(ctx context.Context, in *LoadRequest, opts ...grpc.CallOption) (*LoadReply, error)
 	// Flush empties the prefix cache; FAILED_PRECONDITION while the rank isn't idle.
 	Flush(ctx context.Context, in *FlushRequest, opts ...grpc.CallOption) (*FlushReply, error)
+	// Pause stops computing until Continue; INVALID_ARGUMENT for a mode that does not exist.
+	Pause(ctx context.Context, in *PauseRequest, opts ...grpc.CallOption) (*PauseReply, error)
+	// Continue ends a pause; there need not be one.
+	Continue(ctx context.Context, in *ContinueRequest, opts ...grpc.CallOption) (*ContinueReply, error)
+	// OpenSession opens a session; ALREADY_EXISTS when its id is in use.
+	OpenSession(ctx context.Context, in *OpenSessionRequest, opts ...grpc.CallOption) (*OpenSessionReply, error)
+	// CloseSession closes a session and frees what it holds; NOT_FOUND when there is none.
+	CloseSession(ctx context.Context, in *CloseSessionRequest, opts ...grpc.CallOption) (*CloseSessionReply, error)
 }
 
 type rankClient struct {
@@ -94,6 +106,46 @@ func (c *rankClient) Flush(ctx context.Context, in *FlushRequest, opts ...grpc.C
 	return out, nil
 }
 
+func (c *rankClient) Pause(ctx context.Context, in *PauseRequest, opts ...grpc.CallOption) (*PauseReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PauseReply)
+	err := c.cc.Invoke(ctx, Rank_Pause_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *rankClient) Continue(ctx context.Context, in *ContinueRequest, opts ...grpc.CallOption) (*ContinueReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ContinueReply)
+	err := c.cc.Invoke(ctx, Rank_Continue_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *rankClient) OpenSession(ctx context.Context, in *OpenSessionRequest, opts ...grpc.CallOption) (*OpenSessionReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(OpenSessionReply)
+	err := c.cc.Invoke(ctx, Rank_OpenSession_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *rankClient) CloseSession(ctx context.Context, in *CloseSessionRequest, opts ...grpc.CallOption) (*CloseSessionReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CloseSessionReply)
+	err := c.cc.Invoke(ctx, Rank_CloseSession_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // RankServer is the server API for Rank service.
 // All implementations must embed UnimplementedRankServer
 // for forward compatibility.
@@ -107,6 +159,14 @@ type RankServer interface {
 	Load(context.Context, *LoadRequest) (*LoadReply, error)
 	// Flush empties the prefix cache; FAILED_PRECONDITION while the rank isn't idle.
 	Flush(context.Context, *FlushRequest) (*FlushReply, error)
+	// Pause stops computing until Continue; INVALID_ARGUMENT for a mode that does not exist.
+	Pause(context.Context, *PauseRequest) (*PauseReply, error)
+	// Continue ends a pause; there need not be one.
+	Continue(context.Context, *ContinueRequest) (*ContinueReply, error)
+	// OpenSession opens a session; ALREADY_EXISTS when its id is in use.
+	OpenSession(context.Context, *OpenSessionRequest) (*OpenSessionReply, error)
+	// CloseSession closes a session and frees what it holds; NOT_FOUND when there is none.
+	CloseSession(context.Context, *CloseSessionRequest) (*CloseSessionReply, error)
 	mustEmbedUnimplementedRankServer()
 }
 
@@ -128,6 +188,18 @@ func (UnimplementedRankServer) Load(context.Context, *LoadRequest) (*LoadReply, 
 }
 func (UnimplementedRankServer) Flush(context.Context, *FlushRequest) (*FlushReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Flush not implemented")
+}
+func (UnimplementedRankServer) Pause(context.Context, *PauseRequest) (*PauseReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method Pause not implemented")
+}
+func (UnimplementedRankServer) Continue(context.Context, *ContinueRequest) (*ContinueReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method Continue not implemented")
+}
+func (UnimplementedRankServer) OpenSession(context.Context, *OpenSessionRequest) (*OpenSessionReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method OpenSession not implemented")
+}
+func (UnimplementedRankServer) CloseSession(context.Context, *CloseSessionRequest) (*CloseSessionReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method CloseSession not implemented")
 }
 func (UnimplementedRankServer) mustEmbedUnimplementedRankServer() {}
 func (UnimplementedRankServer) testEmbeddedByValue()              {}
@@ -211,6 +283,78 @@ func _Rank_Flush_Handler(srv interface{}, ctx context.Context, dec func(interfac
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Rank_Pause_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PauseRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RankServer).Pause(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Rank_Pause_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RankServer).Pause(ctx, req.(*PauseRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Rank_Continue_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ContinueRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RankServer).Continue(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Rank_Continue_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RankServer).Continue(ctx, req.(*ContinueRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Rank_OpenSession_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(OpenSessionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RankServer).OpenSession(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Rank_OpenSession_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RankServer).OpenSession(ctx, req.(*OpenSessionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Rank_CloseSession_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CloseSessionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RankServer).CloseSession(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Rank_CloseSession_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RankServer).CloseSession(ctx, req.(*CloseSessionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Rank_ServiceDesc is the grpc.ServiceDesc for Rank service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -229,6 +373,22 @@ var Rank_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Flush",
 			Handler:    _Rank_Flush_Handler,
+		},
+		{
+			MethodName: "Pause",
+			Handler:    _Rank_Pause_Handler,
+		},
+		{
+			MethodName: "Continue",
+			Handler:    _Rank_Continue_Handler,
+		},
+		{
+			MethodName: "OpenSession",
+			Handler:    _Rank_OpenSession_Handler,
+		},
+		{
+			MethodName: "CloseSession",
+			Handler:    _Rank_CloseSession_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
