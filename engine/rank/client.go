@@ -17,8 +17,8 @@ type Client interface {
 	Abort(rid string, reason request.Outcome) error
 	// AbortAll ends every request whose rid begins with prefix, with OutcomeAbortedOperator.
 	AbortAll(prefix string) error
-	// Loads gives the rank's load at this moment, all sections filled.
-	Loads(ctx context.Context) (loads.Load, error)
+	// Loads gives the load at this moment, one for each DP rank in their order, all sections filled.
+	Loads(ctx context.Context) ([]loads.Load, error)
 	// Info gives the facts of the rank.
 	Info() Info
 	// Flush empties the prefix cache; an error when the rank isn't idle.

@@ -167,16 +167,16 @@ func (h *handle) abort(a *rankpb.Abort) error {
 }
 
 // Loads implements Client.
-func (h *handle) Loads(ctx context.Context) (loads.Load, error) {
+func (h *handle) Loads(ctx context.Context) ([]loads.Load, error) {
 	reply, err := h.api.Load(ctx, &rankpb.LoadRequest{})
 	if err != nil {
-		return loads.Load{}, fmt.Errorf("ask the rank for its load: %w", h.cause(err))
+		return nil, fmt.Errorf("ask the rank for its load: %w", h.cause(err))
 	}
 	var l loads.Load
 	if err := json.Unmarshal(reply.GetLoad(), &l); err != nil {
-		return loads.Load{}, fmt.Errorf("decode the rank's load: %w", err)
+		return nil, fmt.Errorf("decode the rank's load: %w", err)
 	}
-	return l, nil
+	return []loads.Load{l}, nil
 }
 
 // Info implements Client.

@@ -64,10 +64,7 @@ func TestSameTokensUnderEveryConfiguration(t *testing.T) {
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("(-alone +here):\n%s", diff)
 			}
-			l, err := c.Loads(waiting(t))
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := loadOf(t, c)
 			if l.NumUsedTokens != 0 {
 				t.Errorf("%d tokens are used after the end", l.NumUsedTokens)
 			}

@@ -63,11 +63,7 @@ func (p *pair) submit(r *request.Request) (prefill, decode *Stream) {
 
 func (p *pair) load(c Client) loads.Load {
 	p.t.Helper()
-	l, err := c.Loads(waiting(p.t))
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	return l
+	return loadOf(p.t, c)
 }
 
 // drained waits until a rank holds no page: transfers settle a moment after the last finish.

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/sluice-dev/sluice/engine/loads"
 	"github.com/sluice-dev/sluice/engine/model"
 	"github.com/sluice-dev/sluice/engine/request"
 	"github.com/sluice-dev/sluice/engine/tokenizer"
@@ -44,6 +45,16 @@ func waiting(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
 	return ctx
+}
+
+// loadOf gives the load of a rank that is the only DP rank.
+func loadOf(t testing.TB, c Client) loads.Load {
+	t.Helper()
+	list, err := c.Loads(waiting(t))
+	if err != nil || len(list) != 1 {
+		t.Fatalf("the rank's loads are %+v, %v: want one", list, err)
+	}
+	return list[0]
 }
 
 // seededModel writes a small model with its tokenizer.
@@ -169,10 +180,7 @@ func TestGenerate(t *testing.T) {
 				info.ModelID == "" || info.WeightBytes == 0 || info.KVBytes == 0 || len(info.EOSTokenIDs) == 0 {
 				t.Errorf("info is %+v", info)
 			}
-			l, err := c.Loads(waiting(t))
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := loadOf(t, c)
 			if l.NumUsedTokens != 0 || l.NumRunningReqs != 0 || l.MaxTotalNumTokens != 1024 || l.Memory == nil || l.Queues == nil || l.Disaggregation == nil {
 				t.Errorf("load after the end is %+v", l)
 			}
@@ -219,10 +227,7 @@ func TestDuplicateAndAbort(t *testing.T) {
 			if _, f := answer(t, d); f.Outcome != request.OutcomeLength {
 				t.Errorf("finish of d is %v, want length", f)
 			}
-			l, err := c.Loads(waiting(t))
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := loadOf(t, c)
 			if l.NumUsedTokens != 0 {
 				t.Errorf("%d tokens are used after the end", l.NumUsedTokens)
 			}

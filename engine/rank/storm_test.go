@@ -78,10 +78,7 @@ func TestStorm(t *testing.T) {
 				})
 			}
 			clients.Wait()
-			l, err := c.Loads(waiting(t))
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := loadOf(t, c)
 			if l.NumUsedTokens+l.NumRunningReqs+l.NumWaitingReqs != 0 {
 				t.Errorf("after the storm the load is %+v", l)
 			}

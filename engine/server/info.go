@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"runtime"
 
+	"github.com/sluice-dev/sluice/engine/loads"
 	"github.com/sluice-dev/sluice/engine/rank"
 	"github.com/sluice-dev/sluice/internal/version"
 )
@@ -70,23 +71,32 @@ func (s *Server) serverInfo(w http.ResponseWriter, r *http.Request) {
 		writeError(w, err)
 		return
 	}
-	load, loadErr := e.rank.Loads(r.Context())
+	list, loadErr := e.rank.Loads(r.Context())
 	if loadErr != nil {
-		writeError(w, failure(http.StatusServiceUnavailable, codeEngineFailed, "ask the rank for its load: %v", loadErr))
+		writeError(w, failure(http.StatusServiceUnavailable, codeEngineFailed, "ask the ranks for their load: %v", loadErr))
 		return
 	}
-	const gigabyte = 1 << 30
 	writeJSON(w, http.StatusOK, serverInfoAnswer{
 		serverArgs: s.args(e.info), MaxTotalNumTokens: e.info.MaxTotalNumTokens, MaxReqInputLen: e.info.MaxPromptTokens(),
 		EngineType: s.cfg.Rank.Disagg.Mode.EngineType(), Status: s.currentPhase().String(), Version: version.Version,
 		StartupSeconds: float64(e.attached.Sub(s.started)) / 1e9,
-		InternalStates: []internalState{{
-			LastGenThroughput: load.GenThroughput, EffectiveMaxRequests: e.info.MaxRunningRequests, KVCacheDType: e.info.DType, RankPID: e.info.PID,
-			MemoryUsage: memoryUsage{
-				WeightGB: float64(e.info.WeightBytes) / gigabyte, KVCacheGB: float64(e.info.KVBytes) / gigabyte, TokenCapacity: e.info.MaxTotalNumTokens,
-			},
-		}},
+		InternalStates: internalStates(e.info, list),
 	})
+}
+
+// internalStates gives one row for each DP rank.
+func internalStates(info rank.Info, list []loads.Load) []internalState {
+	const gigabyte = 1 << 30
+	rows := make([]internalState, len(list))
+	for i, load := range list {
+		rows[i] = internalState{
+			LastGenThroughput: load.GenThroughput, EffectiveMaxRequests: info.MaxRunningRequests, KVCacheDType: info.DType, RankPID: info.PID,
+			MemoryUsage: memoryUsage{
+				WeightGB: float64(info.WeightBytes) / gigabyte, KVCacheGB: float64(info.KVBytes) / gigabyte, TokenCapacity: info.MaxTotalNumTokens,
+			},
+		}
+	}
+	return rows
 }
 
 func (s *Server) args(info rank.Info) serverArgs {

@@ -41,16 +41,18 @@ func (s *Server) loads(w http.ResponseWriter, r *http.Request) {
 		writeError(w, err)
 		return
 	}
-	load, loadErr := e.rank.Loads(r.Context())
+	list, loadErr := e.rank.Loads(r.Context())
 	if loadErr != nil {
-		writeError(w, failure(http.StatusServiceUnavailable, codeEngineFailed, "ask the rank for its load: %v", loadErr))
+		writeError(w, failure(http.StatusServiceUnavailable, codeEngineFailed, "ask the ranks for their load: %v", loadErr))
 		return
 	}
 	body := loads.Response{
 		Timestamp: s.wallTime(s.clock.Now()), Version: version.Version, Accelerator: e.accelerator(), NumAccelerators: 1, Loads: []loads.Load{},
 	}
-	if wanted == "" || wanted == strconv.Itoa(load.DPRank) {
-		body.Loads = append(body.Loads, selectSections(load, include))
+	for _, load := range list {
+		if wanted == "" || wanted == strconv.Itoa(load.DPRank) {
+			body.Loads = append(body.Loads, selectSections(load, include))
+		}
 	}
 	if format == "prometheus" {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
@@ -205,15 +207,19 @@ func (s *Server) getLoad(w http.ResponseWriter, r *http.Request) {
 		writeError(w, err)
 		return
 	}
-	load, loadErr := e.rank.Loads(r.Context())
+	list, loadErr := e.rank.Loads(r.Context())
 	if loadErr != nil {
-		writeError(w, failure(http.StatusServiceUnavailable, codeEngineFailed, "ask the rank for its load: %v", loadErr))
+		writeError(w, failure(http.StatusServiceUnavailable, codeEngineFailed, "ask the ranks for their load: %v", loadErr))
 		return
 	}
-	writeJSON(w, http.StatusOK, []oldLoad{{
-		DPRank: load.DPRank, NumReqs: load.NumRunningReqs + load.NumWaitingReqs, NumWaitingReqs: load.NumWaitingReqs,
-		NumTokens: load.NumTotalTokens, NumPendingTokens: load.NumTotalTokens - load.NumUsedTokens, Tic: float64(s.clock.Now()) / 1e9,
-	}})
+	rows := make([]oldLoad, len(list))
+	for i, load := range list {
+		rows[i] = oldLoad{
+			DPRank: load.DPRank, NumReqs: load.NumRunningReqs + load.NumWaitingReqs, NumWaitingReqs: load.NumWaitingReqs,
+			NumTokens: load.NumTotalTokens, NumPendingTokens: load.NumTotalTokens - load.NumUsedTokens, Tic: float64(s.clock.Now()) / 1e9,
+		}
+	}
+	writeJSON(w, http.StatusOK, rows)
 }
 
 func (s *Server) wallTime(i ledger.Instant) time.Time { return time.Unix(0, s.clock.Wall(i)).UTC() }

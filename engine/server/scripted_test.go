@@ -94,9 +94,11 @@ func (r *scriptedRank) AbortAll(prefix string) error {
 	return nil
 }
 
-func (r *scriptedRank) Loads(context.Context) (loads.Load, error) { return r.load, nil }
-func (r *scriptedRank) Flush(context.Context) error               { return r.flush }
-func (r *scriptedRank) Info() rank.Info                           { return r.info }
+func (r *scriptedRank) Loads(context.Context) ([]loads.Load, error) {
+	return []loads.Load{r.load}, nil
+}
+func (r *scriptedRank) Flush(context.Context) error { return r.flush }
+func (r *scriptedRank) Info() rank.Info             { return r.info }
 
 func (r *scriptedRank) asked() []*request.Request {
 	r.mu.Lock()

@@ -23,8 +23,8 @@ type Rank interface {
 	Abort(rid string, reason request.Outcome) error
 	// AbortAll ends the requests whose rid begins with prefix.
 	AbortAll(prefix string) error
-	// Loads gives the load at this moment, all sections filled.
-	Loads(ctx context.Context) (loads.Load, error)
+	// Loads gives the load at this moment, one for each DP rank in their order, all sections filled.
+	Loads(ctx context.Context) ([]loads.Load, error)
 	// Flush empties the prefix cache; an error when the rank isn't idle.
 	Flush(ctx context.Context) error
 	// Info gives the constant facts of the rank.
