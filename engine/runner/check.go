@@ -23,7 +23,8 @@ type checker struct {
 }
 
 // check gives a *RowError unless every row is whole: tokens in the vocabulary, positions within the context, pages that
-// exist and cover the tokens, and no page that is written also used by another row or a second time by its own.
+// exist and cover the tokens, and no page that is written also used by another row or a second time by its own. Future
+// rows have their token in Tokens already.
 func (c *checker) check(rows []scheduler.Row, info Info) error {
 	pages := info.MaxTotalTokens / info.PageSize
 	if len(c.users) != pages {

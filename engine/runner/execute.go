@@ -17,6 +17,10 @@ func (r *Runner) Execute(ctx context.Context, rows []scheduler.Row, layerDone fu
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("execute step: %w", err)
 	}
+	rows, err := r.future.resolve(rows)
+	if err != nil {
+		return nil, fmt.Errorf("execute step: %w", err)
+	}
 	if len(rows) == 0 {
 		return nil, nil
 	}
@@ -39,10 +43,12 @@ func (r *Runner) Execute(ctx context.Context, rows []scheduler.Row, layerDone fu
 	if err != nil {
 		return nil, fmt.Errorf("execute step: %w", err)
 	}
+	r.future.remember(rows, sampled)
 	return sampled, nil
 }
 
-// sample picks a token from each wanted row of logits, [wanted, vocab].
+// sample picks a token from each wanted row of logits, [wanted, vocab]. The token of a Future row is in its Tokens by
+// now, and still not in its History.
 func (r *Runner) sample(rows []scheduler.Row, logits gpu.Tensor) ([]scheduler.Sampled, error) {
 	sampled := make([]scheduler.Sampled, len(rows))
 	if logits.Buf == nil {

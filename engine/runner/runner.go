@@ -55,6 +55,7 @@ type Runner struct {
 	pages     *PageStore
 	sampler   sampling.Sampler
 	checker   checker
+	future    future
 	step      step
 	logits    []float32 // [wanted, vocab], the last step's
 }
