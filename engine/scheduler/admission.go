@@ -1,5 +1,7 @@
 package scheduler
 
+import "math"
+
 // budget is what one prefill batch may still take. take is the whole policy of admission, a function of numbers alone.
 //
 // A request is admitted when its prompt and the tokens that it will probably generate fit beside what running requests
@@ -53,17 +55,21 @@ func (b *budget) proceed(tokens int) (n int) {
 	return n
 }
 
-// reserveRatio estimates, in millionths, which part of the tokens that a request may still generate it will generate. It
-// falls with every decode step in which memory sufficed and jumps up at a retraction. Integers, so that all ranks
-// agree.
-type reserveRatio int64
+// reserve estimates, in millionths, which part of the tokens that a request may still generate it will generate. It falls
+// with every decode step in which memory sufficed, jumps to what was observed at a retraction, and starts anew when nothing
+// lives. Integers, so that all ranks agree. Invariant: floor <= ratio <= million.
+type reserve struct {
+	ratio int64
+	start int64 // also after a pause without any request
+	floor int64
+}
 
 const (
 	million = 1_000_000
 
-	reserveStart = 700_000                 // at the start
-	reserveFloor = reserveStart * 14 / 100 // it never falls below
-	reserveSteps = 600                     // decode steps from start to floor
+	reserveStart = 700_000 // for a conservativeness of 1
+	reserveFloor = 14      // percent of the start
+	reserveSteps = 600     // decode steps from start to floor
 
 	// growthClip bounds the tokens that one request may still generate for the estimate: who asks for more than this
 	// seldom gets there.
@@ -73,27 +79,31 @@ const (
 	retractLookahead = 20
 )
 
-func newReserveRatio() reserveRatio { return reserveStart }
+// newReserve gives the estimate for a conservativeness, of which 1 is usual; more admits fewer requests at once.
+func newReserve(conservativeness float64) reserve {
+	start := int64(math.Min(conservativeness*reserveStart, million))
+	return reserve{ratio: start, start: start, floor: start * reserveFloor / 100}
+}
 
 // decay follows a decode step.
-func (r *reserveRatio) decay() {
-	*r = max(*r-(reserveStart-reserveFloor)/reserveSteps, reserveFloor)
-}
+func (r *reserve) decay() { r.ratio = max(r.ratio-(r.start-r.floor)/reserveSteps, r.floor) }
+
+// reset follows the end of the last request.
+func (r *reserve) reset() { r.ratio = r.start }
 
 // raise follows a retraction: what those that remain have generated, and will within the next steps, over what they may
 // generate.
-func (r *reserveRatio) raise(remain []*sequence) {
+func (r *reserve) raise(remain []*sequence) {
 	generated, allowed := 0, 1
 	for _, q := range remain {
 		generated += q.generated() + retractLookahead
 		allowed += q.req.Sampling.MaxNewTokens
 	}
-	*r = reserveRatio(min(int64(generated)*million/int64(allowed), million))
-	*r = max(*r, reserveFloor)
+	r.ratio = max(min(int64(generated)*million/int64(allowed), million), r.floor)
 }
 
 // of gives the tokens to reserve for one that may generate n more.
-func (r reserveRatio) of(n int) int { return int(int64(min(n, growthClip)) * int64(r) / million) }
+func (r reserve) of(n int) int { return int(int64(min(n, growthClip)) * r.ratio / million) }
 
 // growth estimates the tokens that q will still generate on this engine.
 func (s *Scheduler) growth(q *sequence) int {

@@ -62,6 +62,13 @@ type Config struct {
 	MaxPrefillTokens   int // prompt tokens that one prefill batch admits, one request excepted
 	DecodeInterval     int // decode steps between decode reports
 
+	Policy           Policy
+	Priorities       Priorities
+	Retraction       RetractionPolicy // by priority only where Priorities are enabled
+	Conservativeness float64          // of admission, 1 is usual: more admits fewer requests at once
+	Timeouts         Timeouts
+	MixedChunk       bool // prefill chunks are computed together with decodes; needs ChunkTokens
+
 	Seed uint64 // of the seeds drawn for requests that bring none
 
 	// TestRetractSteps > 0 retracts one sequence every so many decode steps, memory or not.
@@ -70,6 +77,9 @@ type Config struct {
 	// WeightBytes and KVBytes are facts for Load.
 	WeightBytes, KVBytes int64
 }
+
+// maxConservativeness is more than any engine needs: admission is at its most careful well below.
+const maxConservativeness = 100
 
 func (c Config) validate() error {
 	var errs []error
@@ -89,6 +99,21 @@ func (c Config) validate() error {
 	if c.MaxQueued < 0 || c.ChunkTokens < 0 || c.TestRetractSteps < 0 {
 		errs = append(errs, fmt.Errorf("maximum of queued requests (%d), chunk tokens (%d) and test retract steps (%d) may be 0, not negative",
 			c.MaxQueued, c.ChunkTokens, c.TestRetractSteps))
+	}
+	if !(c.Conservativeness > 0 && c.Conservativeness <= maxConservativeness) {
+		errs = append(errs, fmt.Errorf("conservativeness is %g: give more than 0 and at most %d", c.Conservativeness, maxConservativeness))
+	}
+	if c.Priorities.Threshold < 0 {
+		errs = append(errs, fmt.Errorf("preemption threshold is %d: give 0 or more", c.Priorities.Threshold))
+	}
+	if c.Retraction == RetractByPriority && !c.Priorities.Enabled {
+		errs = append(errs, errors.New("retraction is by priority, but priority scheduling is off: enable it, or retract by length"))
+	}
+	if c.Timeouts.WaitingNanos < 0 || c.Timeouts.RunningNanos < 0 {
+		errs = append(errs, fmt.Errorf("time-outs of waiting (%d ns) and running (%d ns) may be 0, not negative", c.Timeouts.WaitingNanos, c.Timeouts.RunningNanos))
+	}
+	if c.MixedChunk && c.ChunkTokens == 0 {
+		errs = append(errs, errors.New("chunks are mixed with decodes, but prompts are not cut into chunks: give a chunk size"))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("scheduler config: %w", err)

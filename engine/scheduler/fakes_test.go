@@ -395,6 +395,6 @@ func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)
 func testConfig(role Role, pageSize, capacity int) Config {
 	return Config{
 		Role: role, PageSize: pageSize, CapacityTokens: capacity, ContextLength: 1 << 20, VocabSize: testVocab,
-		EOS: []int32{0}, MaxRunning: 8, MaxRunningUnderSLO: 8, MaxPrefillTokens: 1 << 20, DecodeInterval: 4,
+		EOS: []int32{0}, MaxRunning: 8, MaxRunningUnderSLO: 8, MaxPrefillTokens: 1 << 20, DecodeInterval: 4, Conservativeness: 1,
 	}
 }

@@ -154,7 +154,7 @@ func (h *harness) command(line string) string {
 		}
 		h.state()
 	case "reserve": // millionths of what may still be generated
-		h.s.reserve = reserveRatio(args{h: h, named: map[string]string{"n": a.bare[0]}}.number("n", 0))
+		h.s.reserve.ratio = int64(args{h: h, named: map[string]string{"n": a.bare[0]}}.number("n", 0))
 	case "load":
 		raw, err := json.Marshal(h.s.Load())
 		if err != nil {

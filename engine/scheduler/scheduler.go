@@ -33,7 +33,7 @@ type Scheduler struct {
 	taken     int    // submissions drained since the load was published
 	takenToks int    // of their prompts
 
-	reserve reserveRatio
+	reserve reserve
 	steps   counters
 	said    reported
 
@@ -76,7 +76,7 @@ func New(cfg Config, deps Deps) (*Scheduler, error) {
 		limit:   min(cfg.ContextLength, pool.Stats().Capacity),
 		live:    map[string]*sequence{},
 		seeds:   rand.New(rand.NewPCG(cfg.Seed, 0x5eed)),
-		reserve: newReserveRatio(),
+		reserve: newReserve(cfg.Conservativeness),
 	}
 	now := deps.Clock.Now()
 	s.steps.lastDecode, s.steps.lastReport = now, now

@@ -119,8 +119,8 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-func TestReserveRatio(t *testing.T) {
-	r := newReserveRatio()
+func TestReserve(t *testing.T) {
+	r := newReserve(1)
 	if got := r.of(1000); got != 700 {
 		t.Errorf("at the start 1000 tokens reserve %d, want 700", got)
 	}
@@ -130,18 +130,29 @@ func TestReserveRatio(t *testing.T) {
 	for range reserveSteps + 10 {
 		r.decay()
 	}
-	if r != reserveFloor {
-		t.Errorf("after %d steps the ratio is %d, want the floor %d", reserveSteps+10, r, reserveFloor)
+	if r.ratio != 98_000 {
+		t.Errorf("after %d steps the ratio is %d, want the floor, 98000", reserveSteps+10, r.ratio)
 	}
 	q := &sequence{req: randomRequests(rand.New(rand.NewPCG(1, 1)), 1, 1, 1)[0], tokens: make([]int32, 40), prompt: 10}
 	q.req.Sampling.MaxNewTokens = 99
 	r.raise([]*sequence{q})
-	if want := reserveRatio((30 + retractLookahead) * million / 100); r != want {
-		t.Errorf("after a retraction the ratio is %d, want %d", r, want)
+	if want := int64((30 + retractLookahead) * million / 100); r.ratio != want {
+		t.Errorf("after a retraction the ratio is %d, want %d", r.ratio, want)
 	}
 	r.raise(nil)
-	if r != reserveFloor {
-		t.Errorf("with nobody left the ratio is %d, want the floor", r)
+	if r.ratio != r.floor {
+		t.Errorf("with nobody left the ratio is %d, want the floor", r.ratio)
+	}
+	r.reset()
+	if r.ratio != 700_000 {
+		t.Errorf("after a reset the ratio is %d, want the start", r.ratio)
+	}
+	for conservativeness, want := range map[float64]reserve{
+		0.5: {350_000, 350_000, 49_000}, 1.2: {840_000, 840_000, 117_600}, 9: {million, million, 140_000},
+	} {
+		if got := newReserve(conservativeness); got != want {
+			t.Errorf("with a conservativeness of %g the reserve is %+v, want %+v", conservativeness, got, want)
+		}
 	}
 }
 
@@ -152,6 +163,9 @@ func TestConfigErrors(t *testing.T) {
 		"context length": func(c *Config) { c.ContextLength = 0 }, "vocabulary size": func(c *Config) { c.VocabSize = 0 },
 		"maximum of running requests": func(c *Config) { c.MaxRunning = 0 }, "chunk tokens": func(c *Config) { c.ChunkTokens = -1 },
 		"decode interval": func(c *Config) { c.DecodeInterval = 0 }, "holds no page": func(c *Config) { c.CapacityTokens = 3 },
+		"conservativeness is 0": func(c *Config) { c.Conservativeness = 0 }, "preemption threshold": func(c *Config) { c.Priorities.Threshold = -1 },
+		"retraction is by priority": func(c *Config) { c.Retraction = RetractByPriority }, "time-outs": func(c *Config) { c.Timeouts.WaitingNanos = -1 },
+		"mixed with decodes": func(c *Config) { c.MixedChunk = true },
 	} {
 		cfg := testConfig(Unified, 4, 64)
 		change(&cfg)

@@ -1,0 +1,77 @@
+package scheduler
+
+// Timeouts bounds how long a request may wait and run; 0: no bound.
+type Timeouts struct {
+	WaitingNanos int64 // in the waiting queue, each time that it enters it
+	RunningNanos int64 // from its first forward on, retractions included
+}
+
+// timed is what a time-out looks at: a live sequence. Times are nanoseconds of the scheduler's unpaused time: they stand
+// still while generation is paused.
+type timed struct {
+	waiting bool  // in the waiting queue
+	since   int64 // when it entered the queue
+	forward int64 // of its first forward, valid when began
+	began   bool
+}
+
+// timeoutKind says which bound a request exceeded.
+type timeoutKind uint8
+
+const (
+	noTimeout timeoutKind = iota
+	waitedTooLong
+	ranTooLong
+)
+
+// due gives the time at which a sequence exceeds a bound, and which; noTimeout when none applies.
+func (t Timeouts) due(x timed) (at int64, kind timeoutKind) {
+	if t.WaitingNanos > 0 && x.waiting {
+		at, kind = x.since+t.WaitingNanos, waitedTooLong
+	}
+	if t.RunningNanos > 0 && x.began {
+		if end := x.forward + t.RunningNanos; kind == noTimeout || end < at {
+			at, kind = end, ranTooLong
+		}
+	}
+	return at, kind
+}
+
+// exceeded says which bound a sequence has exceeded at the time now, noTimeout when none.
+func (t Timeouts) exceeded(x timed, now int64) timeoutKind {
+	at, kind := t.due(x)
+	if kind == noTimeout || now < at {
+		return noTimeout
+	}
+	return kind
+}
+
+// stopwatch is the time that passes while generation is not paused. The zero value runs from 0 on.
+type stopwatch struct {
+	paused bool
+	at     int64 // of the clock, when it was paused
+	lost   int64 // nanoseconds of all pauses that have ended
+}
+
+// read gives the unpaused time at the clock's time now.
+func (w stopwatch) read(now int64) int64 {
+	if w.paused {
+		now = w.at
+	}
+	return now - w.lost
+}
+
+// pause stops the watch. Pausing twice changes nothing.
+func (w *stopwatch) pause(now int64) {
+	if !w.paused {
+		w.paused, w.at = true, now
+	}
+}
+
+// resume lets it go on where it stopped.
+func (w *stopwatch) resume(now int64) {
+	if w.paused {
+		w.lost += now - w.at
+		w.paused = false
+	}
+}
