@@ -38,11 +38,19 @@ func TestServeFlags(t *testing.T) {
 	want.DrainAccept, want.DrainTimeout = 1500*time.Millisecond, 2*time.Minute
 	want.Rank = rank.Config{
 		PageSize: 4, MaxTotalTokens: 5, ContextLength: 6, MaxRunningRequests: 7, MaxRunningRequestsUnderSLO: 8, MaxQueuedRequests: 9, ChunkedPrefillSize: -1,
-		MaxPrefillTokens: 10, Seed: 11, Threads: 12, DecodeLogInterval: 13, LogLevel: "debug", Disagg: rank.DisaggConfig{Mode: rank.ModePrefill, AdvertiseHost: "h"},
+		MaxPrefillTokens: 10, SchedulePolicy: "lpm", ScheduleConservativeness: 0.5, RetractionPolicy: "priority", EnableMixedChunk: true,
+		Priority: rank.PriorityConfig{
+			Enabled: true, Default: new(-14), LowFirst: true, PreemptionThreshold: 15, DisablePreemption: true, AbortWhenDisabled: true,
+		},
+		RequestWaitingTimeout: 16 * time.Second, RequestRunningTimeout: 17 * time.Minute, Seed: 11, Threads: 12, DecodeLogInterval: 13, LogLevel: "debug", Disagg: rank.DisaggConfig{Mode: rank.ModePrefill, AdvertiseHost: "h"},
 	}
 	got, secretFile, err := parse("--model-path", "/m", "--served-model-name", "n", "--host", "0.0.0.0", "--port", "1", "--api-key", "k", "--admin-api-key", "a",
 		"--max-body-bytes", "2", "--page-size", "4", "--max-total-tokens", "5", "--context-length", "6", "--max-running-requests", "7",
-		"--max-running-requests-under-slo", "8", "--max-queued-requests", "9", "--chunked-prefill-size", "-1", "--max-prefill-tokens", "10", "--random-seed", "11",
+		"--max-running-requests-under-slo", "8", "--max-queued-requests", "9", "--chunked-prefill-size", "-1", "--max-prefill-tokens", "10",
+		"--schedule-policy", "lpm", "--schedule-conservativeness", "0.5", "--retraction-policy", "priority", "--enable-mixed-chunk", "--enable-priority-scheduling",
+		"--default-priority-value", "-14", "--schedule-low-priority-values-first", "--priority-scheduling-preemption-threshold", "15",
+		"--disable-priority-preemption", "--abort-on-priority-when-disabled", "--request-waiting-timeout", "16", "--request-running-timeout", "17m",
+		"--random-seed", "11",
 		"--threads", "12", "--enable-metrics", "--extra-metric-labels", `{"cluster":"c"}`, "--tokenizer-metrics-custom-labels-header", "x-l",
 		"--tokenizer-metrics-allowed-custom-labels", "team", "shift", "--bucket-time-to-first-token", "0.1", "0.5", "--bucket-inter-token-latency=0.2",
 		"--bucket-e2e-request-latency", "1,2", "--prompt-tokens-buckets", "tse", "1000", "2", "8", "--generation-tokens-buckets", "custom 5 50",
@@ -70,6 +78,10 @@ func TestRefusedFlags(t *testing.T) {
 		{"--prompt-tokens-buckets", "linear", "is not known"},
 		{"--port", "http", "invalid syntax"},
 		{"--tp-size", "2", "unknown flag: --tp-size"},
+		{"--schedule-policy", "lof", "use fcfs or lpm"},
+		{"--retraction-policy", "age", "use length or priority"},
+		{"--default-priority-value", "high", "give a whole number"},
+		{"--request-waiting-timeout", "-1", "give seconds"},
 	} {
 		t.Run(tc.flag+" "+tc.value, func(t *testing.T) {
 			if _, _, err := parse(tc.flag, tc.value); err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), tc.flag) {
@@ -103,6 +115,16 @@ func TestReadEnvironment(t *testing.T) {
 		{"time to meet that is none", "the variable is named", "", map[string]string{"SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT": "0"}, nil, `SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT is "0": give seconds, more than 0`},
 		{"time to wait too short", "it would round to none", "", map[string]string{"SGLANG_DISAGGREGATION_WAITING_TIMEOUT": "1e-12"}, nil, `SGLANG_DISAGGREGATION_WAITING_TIMEOUT is "1e-12"`},
 		{"timeout", "the variable is named", "", map[string]string{"SGLANG_HEALTH_CHECK_TIMEOUT": "x"}, nil, "SGLANG_HEALTH_CHECK_TIMEOUT"},
+		{"request time-outs", "SGLang's variables; -1 is no limit", "", map[string]string{"SGLANG_REQ_WAITING_TIMEOUT": "2.5", "SGLANG_REQ_RUNNING_TIMEOUT": "-1"},
+			func(c *server.Config) { c.Rank.RequestWaitingTimeout = 2500 * time.Millisecond }, ""},
+		{"request time-out that is none", "the variable is named", "", map[string]string{"SGLANG_REQ_RUNNING_TIMEOUT": "x"}, nil, `SGLANG_REQ_RUNNING_TIMEOUT is "x": give seconds`},
+		{"retraction", "every third step, as in SGLang", "", map[string]string{"SGLANG_TEST_RETRACT": "1"}, func(c *server.Config) { c.Rank.TestRetractSteps = 3 }, ""},
+		{"retraction, interval", "its own", "", map[string]string{"SGLANG_TEST_RETRACT": "true", "SGLANG_TEST_RETRACT_INTERVAL": "7"},
+			func(c *server.Config) { c.Rank.TestRetractSteps = 7 }, ""},
+		{"no retraction", "the interval alone does nothing", "", map[string]string{"SGLANG_TEST_RETRACT": "false", "SGLANG_TEST_RETRACT_INTERVAL": "x"}, func(*server.Config) {}, ""},
+		{"retraction, no interval", "the variable is named", "", map[string]string{"SGLANG_TEST_RETRACT": "1", "SGLANG_TEST_RETRACT_INTERVAL": "0"}, nil,
+			`SGLANG_TEST_RETRACT_INTERVAL is "0": give decode steps`},
+		{"retraction?", "the variable is named", "", map[string]string{"SGLANG_TEST_RETRACT": "often"}, nil, `SGLANG_TEST_RETRACT is "often"`},
 		{"switch", "the variable is named", "", map[string]string{"SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "x"}, nil, "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

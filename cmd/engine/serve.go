@@ -66,6 +66,7 @@ func serveFlags(f *pflag.FlagSet, cfg *server.Config, secretFile *string) {
 	f.IntVar(&r.MaxQueuedRequests, "max-queued-requests", 0, "waiting requests beyond which new ones are refused (default: no limit)")
 	f.IntVar(&r.ChunkedPrefillSize, "chunked-prefill-size", r.ChunkedPrefillSize, "prompt tokens computed in one step; -1 for whole prompts")
 	f.IntVar(&r.MaxPrefillTokens, "max-prefill-tokens", r.MaxPrefillTokens, "prompt tokens that one prefill batch admits")
+	policyFlags(f, r)
 	f.Uint64Var(&r.Seed, "random-seed", 0, "seed of the seeds of requests that bring none (default: a random one)")
 	f.IntVar(&r.Threads, "threads", 0, "threads that compute (default: one for each CPU)")
 
@@ -127,6 +128,9 @@ func readEnvironment(cfg *server.Config, secretFile string, lookup func(string) 
 		if err != nil || !(number > 0 && number < 1e6) || *v.to <= 0 {
 			return fmt.Errorf("%s is %q: give seconds, more than 0", v.name, text)
 		}
+	}
+	if err := readPolicyEnvironment(&cfg.Rank, lookup); err != nil {
+		return err
 	}
 	if text, set := lookup("SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION"); set {
 		value, err := strconv.ParseBool(text)

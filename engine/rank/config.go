@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/sluice-dev/sluice/engine/scheduler"
 )
 
 // Mode is what a rank does in prefill-decode disaggregation.
@@ -43,6 +45,16 @@ type Config struct {
 	MaxPrefillTokens           int `json:"maxPrefillTokens"`           // prompt tokens a prefill batch admits; 0: 16384
 	DecodeLogInterval          int `json:"decodeLogInterval"`          // decode steps between reports; 0: 40
 
+	SchedulePolicy           string  `json:"schedulePolicy"`           // fcfs or lpm; empty: fcfs
+	ScheduleConservativeness float64 `json:"scheduleConservativeness"` // more admits fewer requests at once; 0: 1
+	RetractionPolicy         string  `json:"retractionPolicy"`         // length or priority; empty: length
+	EnableMixedChunk         bool    `json:"enableMixedChunk"`         // prefill chunks are computed together with decodes
+
+	Priority PriorityConfig `json:"priority"`
+
+	RequestWaitingTimeout time.Duration `json:"requestWaitingTimeout"` // in the waiting queue; 0: none
+	RequestRunningTimeout time.Duration `json:"requestRunningTimeout"` // from the first forward on; 0: none
+
 	Metrics MetricsConfig `json:"metrics"`
 	Disagg  DisaggConfig  `json:"disagg"`
 
@@ -55,6 +67,16 @@ type Config struct {
 
 	// Socket is the path of the Unix socket that the rank listens on. Start sets it.
 	Socket string `json:"socket,omitempty"`
+}
+
+// PriorityConfig says what the priorities of requests do.
+type PriorityConfig struct {
+	Enabled             bool `json:"enabled"`
+	Default             *int `json:"default,omitempty"`   // of requests that bring none; nil: they come after all others
+	LowFirst            bool `json:"lowFirst"`            // lower values are more urgent
+	PreemptionThreshold int  `json:"preemptionThreshold"` // a running request is preempted for one whose priority exceeds its own by more
+	DisablePreemption   bool `json:"disablePreemption"`
+	AbortWhenDisabled   bool `json:"abortWhenDisabled"` // refuse requests that bring a priority while Enabled is false
 }
 
 // MetricsConfig says whether and where a rank writes its metrics.
@@ -133,6 +155,7 @@ func (c Config) Validate() (Config, error) {
 			refuse("%s is %d: give a positive number, or 0 for the default", f.name, f.v)
 		}
 	}
+	c = c.validatePolicies(refuse)
 	switch c.LogLevel {
 	case "":
 		c.LogLevel = "info"
@@ -172,6 +195,41 @@ func (c Config) Validate() (Config, error) {
 		return Config{}, fmt.Errorf("rank config: %w", err)
 	}
 	return c, nil
+}
+
+// validatePolicies fills in and checks what the scheduler's policies are made of.
+func (c Config) validatePolicies(refuse func(format string, args ...any)) Config {
+	if c.SchedulePolicy == "" {
+		c.SchedulePolicy = scheduler.FCFS.String()
+	}
+	if _, err := scheduler.ParsePolicy(c.SchedulePolicy); err != nil {
+		refuse("%w", err)
+	}
+	if c.RetractionPolicy == "" {
+		c.RetractionPolicy = scheduler.RetractByLength.String()
+	}
+	if retraction, err := scheduler.ParseRetractionPolicy(c.RetractionPolicy); err != nil {
+		refuse("%w", err)
+	} else if retraction == scheduler.RetractByPriority && !c.Priority.Enabled {
+		refuse("retraction policy is priority, but priority scheduling is off: enable it, or use length")
+	}
+	if c.ScheduleConservativeness == 0 {
+		c.ScheduleConservativeness = 1
+	}
+	if !(c.ScheduleConservativeness > 0 && c.ScheduleConservativeness <= 100) {
+		refuse("schedule conservativeness is %g: give more than 0 and at most 100", c.ScheduleConservativeness)
+	}
+	if c.EnableMixedChunk && c.ChunkedPrefillSize < 0 {
+		refuse("mixed chunks are enabled, but the chunked prefill size is %d: give a positive chunk size", c.ChunkedPrefillSize)
+	}
+	if c.Priority.PreemptionThreshold < 0 {
+		refuse("preemption threshold is %d: give 0 or more", c.Priority.PreemptionThreshold)
+	}
+	if c.RequestWaitingTimeout < 0 || c.RequestRunningTimeout < 0 {
+		refuse("request time-outs are %v (waiting) and %v (running): give positive durations, or 0 for none",
+			c.RequestWaitingTimeout, c.RequestRunningTimeout)
+	}
+	return c
 }
 
 // Info is what a rank knows once its model is loaded. It is constant.

@@ -15,7 +15,7 @@ import (
 func TestValidate(t *testing.T) {
 	full := Config{
 		ModelDir: "m", PageSize: 16, MaxRunningRequests: 256, MaxRunningRequestsUnderSLO: 256, ChunkedPrefillSize: 2048, MaxPrefillTokens: 16384,
-		DecodeLogInterval: 40, LogLevel: "info",
+		DecodeLogInterval: 40, LogLevel: "info", SchedulePolicy: "fcfs", ScheduleConservativeness: 1, RetractionPolicy: "length",
 		Disagg: DisaggConfig{ListenHost: "127.0.0.1", AdvertiseHost: "127.0.0.1", BootstrapTimeout: 300 * time.Second, WaitingTimeout: 300 * time.Second},
 	}
 	tests := []struct {
@@ -40,6 +40,18 @@ func TestValidate(t *testing.T) {
 		{name: "bootstrap", reason: "prefill registers there", change: func(c *Config) { c.Disagg.Mode = ModePrefill }, err: "bootstrap URL is empty on a prefill rank"},
 		{name: "timeout", reason: "negative", change: func(c *Config) { c.Disagg.WaitingTimeout = -1 }, err: "waiting timeout is -1ns"},
 		{name: "metrics", reason: "they need a place", change: func(c *Config) { c.Metrics.Enabled = true }, err: "metrics directory is empty while metrics are enabled"},
+		{name: "policies", reason: "what is given stays", change: func(c *Config) {
+			c.SchedulePolicy, c.RetractionPolicy, c.Priority.Enabled, c.ScheduleConservativeness = "lpm", "priority", true, 0.25
+		}, want: func(c *Config) {
+			c.SchedulePolicy, c.RetractionPolicy, c.Priority.Enabled, c.ScheduleConservativeness = "lpm", "priority", true, 0.25
+		}},
+		{name: "policy", reason: "unknown", change: func(c *Config) { c.SchedulePolicy = "lof" }, err: `schedule policy is "lof": use fcfs or lpm`},
+		{name: "retraction", reason: "unknown", change: func(c *Config) { c.RetractionPolicy = "age" }, err: `retraction policy is "age": use length or priority`},
+		{name: "retraction by priority", reason: "there are none", change: func(c *Config) { c.RetractionPolicy = "priority" }, err: "priority scheduling is off"},
+		{name: "conservativeness", reason: "negative", change: func(c *Config) { c.ScheduleConservativeness = -1 }, err: "schedule conservativeness is -1"},
+		{name: "threshold", reason: "negative", change: func(c *Config) { c.Priority.PreemptionThreshold = -1 }, err: "preemption threshold is -1: give 0 or more"},
+		{name: "mixed", reason: "there are no chunks", change: func(c *Config) { c.EnableMixedChunk, c.ChunkedPrefillSize = true, -1 }, err: "mixed chunks are enabled"},
+		{name: "request timeouts", reason: "negative", change: func(c *Config) { c.RequestRunningTimeout = -1 }, err: "request time-outs are 0s (waiting) and -1ns (running)"},
 		{name: "several", reason: "all faults at once", change: func(c *Config) { c.PageSize, c.Threads = -1, -1 }, err: "threads is -1"},
 	}
 	for _, tt := range tests {

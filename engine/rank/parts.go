@@ -121,6 +121,8 @@ func schedulerConfig(cfg Config, info Info) scheduler.Config {
 		role = scheduler.Decode
 	case ModeUnified:
 	}
+	policy, _ := scheduler.ParsePolicy(cfg.SchedulePolicy)                 // Validate refuses
+	retraction, _ := scheduler.ParseRetractionPolicy(cfg.RetractionPolicy) // other names
 	return scheduler.Config{
 		Role:               role,
 		PageSize:           info.PageSize,
@@ -134,10 +136,22 @@ func schedulerConfig(cfg Config, info Info) scheduler.Config {
 		ChunkTokens:        max(cfg.ChunkedPrefillSize, 0),
 		MaxPrefillTokens:   cfg.MaxPrefillTokens,
 		DecodeInterval:     cfg.DecodeLogInterval,
-		Seed:               cfg.Seed,
-		TestRetractSteps:   cfg.TestRetractSteps,
-		WeightBytes:        info.WeightBytes,
-		KVBytes:            info.KVBytes,
+		Policy:             policy,
+		Priorities: scheduler.Priorities{
+			Enabled: cfg.Priority.Enabled, LowFirst: cfg.Priority.LowFirst, Default: cfg.Priority.Default,
+			Threshold: cfg.Priority.PreemptionThreshold, NoPreemption: cfg.Priority.DisablePreemption,
+			RefuseWhenDisabled: cfg.Priority.AbortWhenDisabled,
+		},
+		Retraction:       retraction,
+		Conservativeness: cfg.ScheduleConservativeness,
+		Timeouts: scheduler.Timeouts{
+			WaitingNanos: int64(cfg.RequestWaitingTimeout), RunningNanos: int64(cfg.RequestRunningTimeout),
+		},
+		MixedChunk:       cfg.EnableMixedChunk,
+		Seed:             cfg.Seed,
+		TestRetractSteps: cfg.TestRetractSteps,
+		WeightBytes:      info.WeightBytes,
+		KVBytes:          info.KVBytes,
 	}
 }
 
