@@ -90,14 +90,17 @@ func scrape(t testing.TB, g *Gatherer) string {
 // snapshot has another value in every field.
 func snapshot(kind report.Kind) report.Snapshot {
 	return report.Snapshot{
-		Kind: kind, NumRunningReqs: 11, NumQueueReqs: 12,
+		Kind: kind, NumRunningReqs: count(11), NumQueueReqs: count(12), NumPausedReqs: 28,
 		NumUsedTokens: 1301, KVAvailableTokens: 1402, KVEvictableTokens: 1503, KVUsedTokens: 1604, MaxTotalNumTokens: 4509,
 		TokenUsage: 0.36, FullUsage: 0.3557, GenThroughput: 170.5, Utilization: 0.81, CacheHitRate: 0.19,
-		NumPrefillBootstrapQueueReqs: 20, NumPrefillInflightQueueReqs: 21, NumDecodePreallocQueueReqs: 22,
-		NumDecodeTransferQueueReqs: 23, NumDecodeHostReceiveQueueReqs: 24, NumDecodeDeferredKVReleaseReqs: 25, NumRetractedReqs: 26,
+		NumPrefillBootstrapQueueReqs: count(20), NumPrefillInflightQueueReqs: count(21), NumDecodePreallocQueueReqs: count(22),
+		NumDecodeTransferQueueReqs: count(23), NumDecodeHostReceiveQueueReqs: count(24), NumDecodeDeferredKVReleaseReqs: 25, NumRetractedReqs: 26,
 		MaxRunningRequestsUnderSLO: 27, PendingPreallocTokenUsage: 0.29,
 	}
 }
+
+// count is a queue of requests without priorities.
+func count(n int) report.QueueCount { return report.QueueCount{Total: n} }
 
 // fill sends one of everything, each with a value of its own.
 func fill(m *Scheduler, f *Front, form ledger.Form) {

@@ -33,6 +33,7 @@ var (
 // Retraction.
 var (
 	numRetractedReqs         = gauge("sglang:num_retracted_reqs", "requests", "Requests of the last retraction since the previous report.", OnUnified|OnDecode, OnPrefillReport|OnDecodeReport, overDP)
+	numPausedReqs            = gauge("sglang:num_paused_reqs", "requests", "Requests that keep their place and their KV through a pause.", OnAll, OnEveryReport, overDP)
 	numRetractedRequests     = counter("sglang:num_retracted_requests_total", "requests", "Requests retracted since start.", OnUnified|OnDecode)
 	numRetractedInputTokens  = counter("sglang:num_retracted_input_tokens_total", "tokens", "Prompt tokens of retracted requests.", OnUnified|OnDecode)
 	numRetractedOutputTokens = counter("sglang:num_retracted_output_tokens_total", "tokens", "Tokens that retracted requests had generated.", OnUnified|OnDecode)
@@ -106,7 +107,7 @@ var (
 var families = []*Family{
 	numRunningReqs, numQueueReqs, genThroughput, cacheHitRate, utilization,
 	tokenUsage, fullTokenUsage, numUsedTokens, kvAvailableTokens, kvEvictableTokens, kvUsedTokens, maxTotalNumTokens, maxRunningSLO,
-	numRetractedReqs, numRetractedRequests, numRetractedInputTokens, numRetractedOutputTokens,
+	numRetractedReqs, numPausedReqs, numRetractedRequests, numRetractedInputTokens, numRetractedOutputTokens,
 	prefillBootstrapQueue, prefillInflightQueue, decodePreallocQueue, decodeTransferQueue, decodeHostReceive, decodeDeferredRelease, pendingPrealloc,
 	kvTransferSpeed, kvTransferLatency, kvTransferTotal, kvTransferBootstrap, kvTransferAlloc, bootstrapFailed, transferFailed,
 	queueTime, stageTime, realTokens,

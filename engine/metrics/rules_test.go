@@ -28,7 +28,7 @@ type recorded struct {
 func (r *recorder) series(f *Family, labels []Label) recorded {
 	var own []string
 	for _, l := range labels {
-		if slices.Contains(f.Labels, l.Name) || l.Name == "team" {
+		if slices.Contains(f.Labels, l.Name) || l.Name == "team" || l.Name == priorityLabel {
 			own = append(own, l.Name+"="+l.Value)
 		}
 	}
@@ -82,29 +82,30 @@ func TestReports(t *testing.T) {
 		{"unified", report.Prefill, "owns the hit rate", []string{
 			"num_running_reqs = 11", "num_queue_reqs = 12", "gen_throughput = 170.5", "cache_hit_rate = 0.19", "utilization = 0.81",
 			"token_usage = 0.36", "full_token_usage = 0.3557", "num_used_tokens = 1301", "kv_available_tokens = 1402", "kv_evictable_tokens = 1503",
-			"kv_used_tokens = 1604", "max_total_num_tokens = 4509", "max_running_requests_under_SLO = 27", "num_retracted_reqs = 26",
+			"kv_used_tokens = 1604", "max_total_num_tokens = 4509", "max_running_requests_under_SLO = 27", "num_paused_reqs = 28", "num_retracted_reqs = 26",
 		}},
 		{"unified", report.Decode, "leaves the hit rate alone: a zero here would be a pulse", []string{
 			"num_running_reqs = 11", "num_queue_reqs = 12", "gen_throughput = 170.5", "utilization = 0.81",
 			"token_usage = 0.36", "full_token_usage = 0.3557", "num_used_tokens = 1301", "kv_available_tokens = 1402", "kv_evictable_tokens = 1503",
-			"kv_used_tokens = 1604", "max_total_num_tokens = 4509", "max_running_requests_under_SLO = 27", "num_retracted_reqs = 26",
+			"kv_used_tokens = 1604", "max_total_num_tokens = 4509", "max_running_requests_under_SLO = 27", "num_paused_reqs = 28", "num_retracted_reqs = 26",
 		}},
 		{"unified", report.Idle, "throughput is 0; hit rate, utilization and retractions keep their values", []string{
 			"num_running_reqs = 11", "num_queue_reqs = 12", "gen_throughput = 0",
 			"token_usage = 0.36", "full_token_usage = 0.3557", "num_used_tokens = 1301", "kv_available_tokens = 1402", "kv_evictable_tokens = 1503",
-			"kv_used_tokens = 1604", "max_total_num_tokens = 4509", "max_running_requests_under_SLO = 27",
+			"kv_used_tokens = 1604", "max_total_num_tokens = 4509", "max_running_requests_under_SLO = 27", "num_paused_reqs = 28",
 		}},
 		{"prefill", report.Prefill, "utilization is the sentinel, the queues are those of prefill", []string{
-			"num_running_reqs = 11", "num_queue_reqs = 12", "gen_throughput = 170.5", "cache_hit_rate = 0.19", "utilization = -1",
+			"num_running_reqs = 11", "num_queue_reqs = 12", "num_prefill_bootstrap_queue_reqs = 20", "num_prefill_inflight_queue_reqs = 21",
+			"gen_throughput = 170.5", "cache_hit_rate = 0.19", "utilization = -1",
 			"token_usage = 0.36", "full_token_usage = 0.3557", "num_used_tokens = 1301", "kv_available_tokens = 1402", "kv_evictable_tokens = 1503",
-			"kv_used_tokens = 1604", "max_total_num_tokens = 4509", "num_prefill_bootstrap_queue_reqs = 20", "num_prefill_inflight_queue_reqs = 21",
+			"kv_used_tokens = 1604", "max_total_num_tokens = 4509", "num_paused_reqs = 28",
 		}},
 		{"decode", report.Idle, "the queues are those of decode", []string{
-			"num_running_reqs = 11", "num_queue_reqs = 12", "gen_throughput = 0",
+			"num_running_reqs = 11", "num_queue_reqs = 12", "num_decode_prealloc_queue_reqs = 22", "num_decode_transfer_queue_reqs = 23",
+			"num_decode_host_receive_queue_reqs = 24", "gen_throughput = 0",
 			"token_usage = 0.36", "full_token_usage = 0.3557", "num_used_tokens = 1301", "kv_available_tokens = 1402", "kv_evictable_tokens = 1503",
 			"kv_used_tokens = 1604", "max_total_num_tokens = 4509", "max_running_requests_under_SLO = 27",
-			"num_decode_prealloc_queue_reqs = 22", "num_decode_transfer_queue_reqs = 23", "num_decode_host_receive_queue_reqs = 24",
-			"num_decode_deferred_kv_release_reqs = 25", "pending_prealloc_token_usage = 0.29",
+			"num_paused_reqs = 28", "num_decode_deferred_kv_release_reqs = 25", "pending_prealloc_token_usage = 0.29",
 		}},
 	}
 	for _, c := range cases {
@@ -115,6 +116,57 @@ func TestReports(t *testing.T) {
 				t.Errorf("%s (-want +got):\n%s", c.reason, diff)
 			}
 		})
+	}
+}
+
+// The total stays under an empty priority; every priority ever seen keeps a sample, and those beyond the bound share one.
+func TestQueuesByPriority(t *testing.T) {
+	r := &recorder{}
+	m := NewScheduler(r, RankLabels{EngineType: "unified", Priority: true}, ledgertest.New())
+	queue := func(counts ...report.PriorityCount) []string {
+		s := report.Snapshot{Kind: report.Decode}
+		for _, c := range counts {
+			s.NumQueueReqs.Total += c.Count
+		}
+		s.NumQueueReqs.ByPriority = counts
+		m.Report(s)
+		var lines []string
+		for _, line := range r.take() {
+			if strings.HasPrefix(line, "num_queue_reqs") {
+				lines = append(lines, line)
+			}
+		}
+		return lines
+	}
+	set := func(v int) report.Priority { return report.Priority{Set: true, Value: v} }
+	for _, step := range []struct {
+		reason string
+		counts []report.PriorityCount
+		want   []string
+	}{
+		{"nothing was seen", nil, []string{"num_queue_reqs{priority=} = 0"}},
+		{"a request without priority is none", []report.PriorityCount{{Count: 2}, {Priority: set(-1), Count: 3}},
+			[]string{"num_queue_reqs{priority=} = 5", "num_queue_reqs{priority=none} = 2", "num_queue_reqs{priority=-1} = 3"}},
+		{"a drained priority is 0", []report.PriorityCount{{Priority: set(7), Count: 1}},
+			[]string{"num_queue_reqs{priority=} = 1", "num_queue_reqs{priority=none} = 0", "num_queue_reqs{priority=-1} = 0", "num_queue_reqs{priority=7} = 1"}},
+	} {
+		if diff := cmp.Diff(step.want, queue(step.counts...)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", step.reason, diff)
+		}
+	}
+	var many []report.PriorityCount
+	for v := range maxPriorities + 10 {
+		many = append(many, report.PriorityCount{Priority: set(v), Count: 1})
+	}
+	lines := queue(many...)
+	if len(lines) != 1+maxPriorities+1 || lines[len(lines)-1] != "num_queue_reqs{priority=other} = 12" {
+		t.Errorf("%d samples, the last %q; want the total, %d priorities, and the others, which are 12", len(lines), lines[len(lines)-1], maxPriorities)
+	}
+
+	r = &recorder{}
+	m = NewScheduler(r, RankLabels{EngineType: "unified", Priority: true, Extra: map[string]string{"priority": "x"}}, ledgertest.New())
+	if lines := queue(report.PriorityCount{Count: 4}); !cmp.Equal(lines, []string{"num_queue_reqs{priority=x} = 4"}) {
+		t.Errorf("with a label of this name from the operator: %q", lines)
 	}
 }
 

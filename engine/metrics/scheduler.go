@@ -16,6 +16,7 @@ type RankLabels struct {
 	TPRank     int
 	PPRank     int
 	MoEEPRank  int
+	Priority   bool              // priority scheduling is on: the label priority is there, empty on totals
 	DPRank     *int              // nil: the replica has no data-parallel ranks
 	Extra      map[string]string // --extra-metric-labels; they win over the ones above
 }
@@ -25,11 +26,17 @@ func (l RankLabels) list() []Label {
 		{"model_name", l.ModelName}, {"engine_type", l.EngineType}, {"tp_rank", strconv.Itoa(l.TPRank)},
 		{"pp_rank", strconv.Itoa(l.PPRank)}, {"moe_ep_rank", strconv.Itoa(l.MoEEPRank)},
 	}
+	if l.Priority {
+		labels = append(labels, Label{priorityLabel, ""})
+	}
 	if l.DPRank != nil {
 		labels = append(labels, Label{"dp_rank", strconv.Itoa(*l.DPRank)})
 	}
 	return override(labels, l.Extra)
 }
+
+// priorityLabel is empty on totals; the samples of the single priorities repeat what the totals count.
+const priorityLabel = "priority"
 
 // override gives labels with extra ones, which replace those of the same name.
 func override(labels []Label, extra map[string]string) []Label {
@@ -54,6 +61,7 @@ type Scheduler struct {
 	wall       func() int64
 
 	gauges []snapshotGauge
+	queues []queueGauge
 
 	retractedReqs, retractedInput, retractedOutput CounterSeries // nil where the engine type has none
 	bootstrapFailed, transferFailed                CounterSeries
@@ -78,8 +86,6 @@ var snapshotGauges = []struct {
 	family *Family
 	read   func(report.Snapshot) float64
 }{
-	{numRunningReqs, func(s report.Snapshot) float64 { return float64(s.NumRunningReqs) }},
-	{numQueueReqs, func(s report.Snapshot) float64 { return float64(s.NumQueueReqs) }},
 	{genThroughput, throughput},
 	{cacheHitRate, func(s report.Snapshot) float64 { return s.CacheHitRate }},
 	{utilization, func(s report.Snapshot) float64 { return s.Utilization }},
@@ -91,12 +97,8 @@ var snapshotGauges = []struct {
 	{kvUsedTokens, func(s report.Snapshot) float64 { return float64(s.KVUsedTokens) }},
 	{maxTotalNumTokens, func(s report.Snapshot) float64 { return float64(s.MaxTotalNumTokens) }},
 	{maxRunningSLO, func(s report.Snapshot) float64 { return float64(s.MaxRunningRequestsUnderSLO) }},
+	{numPausedReqs, func(s report.Snapshot) float64 { return float64(s.NumPausedReqs) }},
 	{numRetractedReqs, func(s report.Snapshot) float64 { return float64(s.NumRetractedReqs) }},
-	{prefillBootstrapQueue, func(s report.Snapshot) float64 { return float64(s.NumPrefillBootstrapQueueReqs) }},
-	{prefillInflightQueue, func(s report.Snapshot) float64 { return float64(s.NumPrefillInflightQueueReqs) }},
-	{decodePreallocQueue, func(s report.Snapshot) float64 { return float64(s.NumDecodePreallocQueueReqs) }},
-	{decodeTransferQueue, func(s report.Snapshot) float64 { return float64(s.NumDecodeTransferQueueReqs) }},
-	{decodeHostReceive, func(s report.Snapshot) float64 { return float64(s.NumDecodeHostReceiveQueueReqs) }},
 	{decodeDeferredRelease, func(s report.Snapshot) float64 { return float64(s.NumDecodeDeferredKVReleaseReqs) }},
 	{pendingPrealloc, func(s report.Snapshot) float64 { return s.PendingPreallocTokenUsage }},
 }
@@ -116,6 +118,12 @@ func NewScheduler(backend Backend, labels RankLabels, clock ledger.Clock) *Sched
 		backend: backend, engineType: labels.EngineType, labels: labels.list(),
 		wall:   func() int64 { return clock.Wall(clock.Now()) },
 		stages: make([]HistogramSeries, len(ledger.Stages())+1),
+	}
+	_, overridden := labels.Extra[priorityLabel]
+	for _, q := range queueCounts {
+		if q.family.Engines.Has(m.engineType) {
+			m.queues = append(m.queues, newQueueGauge(m.backend, q.family, m.labels, labels.Priority && !overridden, q.read))
+		}
 	}
 	for _, g := range snapshotGauges {
 		if g.family.Engines.Has(m.engineType) {
@@ -169,6 +177,11 @@ func (m *Scheduler) Report(s report.Snapshot) {
 		s.Utilization = -1
 	}
 	now := m.wall()
+	for i := range m.queues {
+		if q := &m.queues[i]; q.family.Reports&kind != 0 {
+			q.set(q.read(s), now)
+		}
+	}
 	for i := range m.gauges {
 		if g := &m.gauges[i]; g.reports&kind != 0 {
 			g.series.Set(g.read(s), now)

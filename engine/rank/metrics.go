@@ -27,6 +27,6 @@ func openMetrics(cfg Config, clock ledger.Clock) (metricsStore, error) {
 		return nil, fmt.Errorf("open the metrics of rank %d: %w", cfg.Rank, err)
 	}
 	return store{file: file, to: metrics.NewScheduler(file, metrics.RankLabels{
-		ModelName: cfg.ServedModelName, EngineType: cfg.Disagg.Mode.EngineType(), Extra: cfg.Metrics.Labels,
+		ModelName: cfg.ServedModelName, EngineType: cfg.Disagg.Mode.EngineType(), Priority: cfg.Priority.Enabled, Extra: cfg.Metrics.Labels,
 	}, clock)}, nil
 }

@@ -44,7 +44,7 @@ func logReports(to report.Reporter, log *slog.Logger) report.Reporter {
 func (l logged) Report(s report.Snapshot) {
 	l.Reporter.Report(s)
 	args := []any{
-		"running", s.NumRunningReqs, "queued", s.NumQueueReqs, "used_tokens", s.NumUsedTokens, "token_usage", s.TokenUsage,
+		"running", s.NumRunningReqs.Total, "queued", s.NumQueueReqs.Total, "used_tokens", s.NumUsedTokens, "token_usage", s.TokenUsage,
 		"utilization", s.Utilization,
 	}
 	switch s.Kind {

@@ -79,8 +79,11 @@ const (
 	retractLookahead = 20
 )
 
-// newReserve gives the estimate for a conservativeness, of which 1 is usual; more admits fewer requests at once.
+// newReserve gives the estimate for Config.Conservativeness.
 func newReserve(conservativeness float64) reserve {
+	if conservativeness == 0 {
+		conservativeness = 1
+	}
 	start := int64(math.Min(conservativeness*reserveStart, million))
 	return reserve{ratio: start, start: start, floor: start * reserveFloor / 100}
 }

@@ -65,7 +65,7 @@ type Config struct {
 	Policy           Policy
 	Priorities       Priorities
 	Retraction       RetractionPolicy // by priority only where Priorities are enabled
-	Conservativeness float64          // of admission, 1 is usual: more admits fewer requests at once
+	Conservativeness float64          // of admission: more admits fewer requests at once; 0: 1, the usual one
 	Timeouts         Timeouts
 	MixedChunk       bool // prefill chunks are computed together with decodes; needs ChunkTokens
 
@@ -100,8 +100,8 @@ func (c Config) validate() error {
 		errs = append(errs, fmt.Errorf("maximum of queued requests (%d), chunk tokens (%d) and test retract steps (%d) may be 0, not negative",
 			c.MaxQueued, c.ChunkTokens, c.TestRetractSteps))
 	}
-	if !(c.Conservativeness > 0 && c.Conservativeness <= maxConservativeness) {
-		errs = append(errs, fmt.Errorf("conservativeness is %g: give more than 0 and at most %d", c.Conservativeness, maxConservativeness))
+	if !(c.Conservativeness >= 0 && c.Conservativeness <= maxConservativeness) {
+		errs = append(errs, fmt.Errorf("conservativeness is %g: give more than 0 and at most %d, or 0 for 1", c.Conservativeness, maxConservativeness))
 	}
 	if c.Priorities.Threshold < 0 {
 		errs = append(errs, fmt.Errorf("preemption threshold is %d: give 0 or more", c.Priorities.Threshold))

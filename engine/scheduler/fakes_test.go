@@ -182,7 +182,7 @@ func (r *recorder) Report(s report.Snapshot) {
 	defer r.mu.Unlock()
 	r.snapshots = append(r.snapshots, s)
 	r.lines = append(r.lines, fmt.Sprintf("report %s: running %d, queued %d, used %d of %d, usage %.2f, utilization %.3g, throughput %.3g",
-		s.Kind, s.NumRunningReqs, s.NumQueueReqs, s.NumUsedTokens, s.MaxTotalNumTokens, s.TokenUsage, s.Utilization, s.GenThroughput))
+		s.Kind, s.NumRunningReqs.Total, s.NumQueueReqs.Total, s.NumUsedTokens, s.MaxTotalNumTokens, s.TokenUsage, s.Utilization, s.GenThroughput))
 }
 func (r *recorder) QueueTime(int64) { r.mu.Lock(); r.queue++; r.mu.Unlock() }
 func (r *recorder) StageTime(stage ledger.Stage, _ int64) {
@@ -395,6 +395,6 @@ func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)
 func testConfig(role Role, pageSize, capacity int) Config {
 	return Config{
 		Role: role, PageSize: pageSize, CapacityTokens: capacity, ContextLength: 1 << 20, VocabSize: testVocab,
-		EOS: []int32{0}, MaxRunning: 8, MaxRunningUnderSLO: 8, MaxPrefillTokens: 1 << 20, DecodeInterval: 4, Conservativeness: 1,
+		EOS: []int32{0}, MaxRunning: 8, MaxRunningUnderSLO: 8, MaxPrefillTokens: 1 << 20, DecodeInterval: 4,
 	}
 }

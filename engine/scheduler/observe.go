@@ -68,7 +68,7 @@ func (s *Scheduler) report(b batch, r result) {
 		s.deps.Reporter.RealtimeTokens(b.tokens(), 0, 0)
 		snap := s.snapshot(report.Prefill)
 		if s.cfg.Role == Prefill {
-			snap.NumRunningReqs = len(b.items)
+			snap.NumRunningReqs = s.countItems(b.items)
 		}
 		s.say(snap, r.ended)
 	case decodeBatch:
@@ -103,9 +103,9 @@ func (s *Scheduler) say(snap report.Snapshot, now ledger.Instant) {
 
 func summarize(snap report.Snapshot) reported {
 	return reported{
-		running: snap.NumRunningReqs, queued: snap.NumQueueReqs,
-		bootstrap: snap.NumPrefillBootstrapQueueReqs, inflight: snap.NumPrefillInflightQueueReqs,
-		prealloc: snap.NumDecodePreallocQueueReqs, transfer: snap.NumDecodeTransferQueueReqs,
+		running: snap.NumRunningReqs.Total, queued: snap.NumQueueReqs.Total,
+		bootstrap: snap.NumPrefillBootstrapQueueReqs.Total, inflight: snap.NumPrefillInflightQueueReqs.Total,
+		prealloc: snap.NumDecodePreallocQueueReqs.Total, transfer: snap.NumDecodeTransferQueueReqs.Total,
 		held: snap.NumDecodeDeferredKVReleaseReqs, used: snap.NumUsedTokens, generating: snap.GenThroughput != 0,
 	}
 }
@@ -118,8 +118,8 @@ func (s *Scheduler) snapshot(kind report.Kind) report.Snapshot {
 	st := s.pool.Stats()
 	snap := report.Snapshot{
 		Kind:              kind,
-		NumRunningReqs:    s.running(),
-		NumQueueReqs:      len(s.in[stateWaiting]),
+		NumRunningReqs:    s.count(stateRunning, statePrefilling),
+		NumQueueReqs:      s.count(stateWaiting),
 		NumUsedTokens:     st.Unavailable(),
 		KVAvailableTokens: st.Available,
 		KVEvictableTokens: st.Evictable,
@@ -128,10 +128,10 @@ func (s *Scheduler) snapshot(kind report.Kind) report.Snapshot {
 		FullUsage:         float64(st.Unavailable()) / float64(st.Capacity),
 		GenThroughput:     s.steps.throughput,
 
-		NumPrefillBootstrapQueueReqs: len(s.in[stateBootstrapping]),
-		NumPrefillInflightQueueReqs:  len(s.in[stateInflight]),
-		NumDecodePreallocQueueReqs:   len(s.in[statePreallocating]),
-		NumDecodeTransferQueueReqs:   len(s.in[stateTransferring]),
+		NumPrefillBootstrapQueueReqs: s.count(stateBootstrapping),
+		NumPrefillInflightQueueReqs:  s.count(stateInflight),
+		NumDecodePreallocQueueReqs:   s.count(statePreallocating),
+		NumDecodeTransferQueueReqs:   s.count(stateTransferring),
 		NumRetractedReqs:             s.steps.retractedReqs,
 		MaxRunningRequestsUnderSLO:   s.cfg.MaxRunningUnderSLO,
 	}

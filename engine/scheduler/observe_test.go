@@ -105,7 +105,7 @@ func TestSnapshot(t *testing.T) {
 	}
 	want := report.Snapshot{
 		Kind: report.Idle, NumUsedTokens: 8, KVAvailableTokens: 92, KVUsedTokens: 8, MaxTotalNumTokens: 100, TokenUsage: 0.08, FullUsage: 0.08,
-		Utilization: 0.08 / 0.9, NumDecodePreallocQueueReqs: 2, NumDecodeTransferQueueReqs: 1, MaxRunningRequestsUnderSLO: 3,
+		Utilization: 0.08 / 0.9, NumDecodePreallocQueueReqs: report.QueueCount{Total: 2}, NumDecodeTransferQueueReqs: report.QueueCount{Total: 1}, MaxRunningRequestsUnderSLO: 3,
 		PendingPreallocTokenUsage: 0.13,
 	}
 	if diff := cmp.Diff(want, said.snapshots[len(said.snapshots)-1]); diff != "" {

@@ -148,7 +148,7 @@ func TestReserve(t *testing.T) {
 		t.Errorf("after a reset the ratio is %d, want the start", r.ratio)
 	}
 	for conservativeness, want := range map[float64]reserve{
-		0.5: {350_000, 350_000, 49_000}, 1.2: {840_000, 840_000, 117_600}, 9: {million, million, 140_000},
+		0: {700_000, 700_000, 98_000}, 0.5: {350_000, 350_000, 49_000}, 1.2: {840_000, 840_000, 117_600}, 9: {million, million, 140_000},
 	} {
 		if got := newReserve(conservativeness); got != want {
 			t.Errorf("with a conservativeness of %g the reserve is %+v, want %+v", conservativeness, got, want)
@@ -163,7 +163,7 @@ func TestConfigErrors(t *testing.T) {
 		"context length": func(c *Config) { c.ContextLength = 0 }, "vocabulary size": func(c *Config) { c.VocabSize = 0 },
 		"maximum of running requests": func(c *Config) { c.MaxRunning = 0 }, "chunk tokens": func(c *Config) { c.ChunkTokens = -1 },
 		"decode interval": func(c *Config) { c.DecodeInterval = 0 }, "holds no page": func(c *Config) { c.CapacityTokens = 3 },
-		"conservativeness is 0": func(c *Config) { c.Conservativeness = 0 }, "preemption threshold": func(c *Config) { c.Priorities.Threshold = -1 },
+		"conservativeness is -1": func(c *Config) { c.Conservativeness = -1 }, "preemption threshold": func(c *Config) { c.Priorities.Threshold = -1 },
 		"retraction is by priority": func(c *Config) { c.Retraction = RetractByPriority }, "time-outs": func(c *Config) { c.Timeouts.WaitingNanos = -1 },
 		"mixed with decodes": func(c *Config) { c.MixedChunk = true },
 	} {

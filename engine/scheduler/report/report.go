@@ -2,7 +2,11 @@
 // The scheduler emits them, engine/metrics listens. It imports the ledger for stage names and nothing else.
 package report
 
-import "github.com/sluice-dev/sluice/engine/ledger"
+import (
+	"strconv"
+
+	"github.com/sluice-dev/sluice/engine/ledger"
+)
 
 // Kind says what made the scheduler report.
 type Kind int
@@ -32,8 +36,9 @@ func (k Kind) String() string {
 type Snapshot struct {
 	Kind Kind
 
-	NumRunningReqs int // on a prefill engine the size of the batch just computed
-	NumQueueReqs   int // waiting queue alone
+	NumRunningReqs QueueCount // on a prefill engine the size of the batch just computed
+	NumQueueReqs   QueueCount // waiting queue alone
+	NumPausedReqs  int        // requests that keep their place and their KV through a pause
 
 	// KVAvailableTokens + KVEvictableTokens + KVUsedTokens = MaxTotalNumTokens.
 	NumUsedTokens     int
@@ -48,15 +53,41 @@ type Snapshot struct {
 	Utilization   float64 // -1 on a prefill engine
 	CacheHitRate  float64 // of the last prefill report
 
-	NumPrefillBootstrapQueueReqs   int
-	NumPrefillInflightQueueReqs    int
-	NumDecodePreallocQueueReqs     int
-	NumDecodeTransferQueueReqs     int
-	NumDecodeHostReceiveQueueReqs  int // always 0: no host staging
-	NumDecodeDeferredKVReleaseReqs int // ended requests whose pages a transfer may still touch
-	NumRetractedReqs               int // of the last retraction since the report before
+	NumPrefillBootstrapQueueReqs   QueueCount
+	NumPrefillInflightQueueReqs    QueueCount
+	NumDecodePreallocQueueReqs     QueueCount
+	NumDecodeTransferQueueReqs     QueueCount
+	NumDecodeHostReceiveQueueReqs  QueueCount // always 0: no host staging
+	NumDecodeDeferredKVReleaseReqs int        // ended requests whose pages a transfer may still touch
+	NumRetractedReqs               int        // of the last retraction since the report before
 	MaxRunningRequestsUnderSLO     int
 	PendingPreallocTokenUsage      float64 // tokens of the prealloc queue / capacity
+}
+
+// QueueCount is the length of a queue. Invariant: ByPriority is nil, or its counts sum to Total.
+type QueueCount struct {
+	Total      int
+	ByPriority []PriorityCount // nil unless priorities decide; ascending by Priority, the unset one first, each once
+}
+
+// PriorityCount is the number of requests of one priority, more than 0.
+type PriorityCount struct {
+	Priority Priority
+	Count    int
+}
+
+// Priority is a request's priority, or the lack of one.
+type Priority struct {
+	Set   bool
+	Value int // 0 when not Set
+}
+
+// String is the number, or "none".
+func (p Priority) String() string {
+	if !p.Set {
+		return "none"
+	}
+	return strconv.Itoa(p.Value)
 }
 
 // KVTransfer is one finished transfer on a prefill engine.
