@@ -20,32 +20,90 @@ type Stream struct {
 	ended   bool            // pending holds the Finish, or it was taken
 	err     error           // why no more comes although Finish didn't
 	ready   chan struct{}   // capacity 1: something changed
+	onEnd   func()          // called once ended or err is set; nil: nobody waits, or it was called
+
+	completion int // CompletionTokens of the newest piece
+	dpRank     int // which DP rank answers
 }
 
 // NewStream returns an empty mailbox.
 func NewStream() *Stream { return &Stream{ready: make(chan struct{}, 1)} }
 
+// DPRank is the DP rank that answers; 0 where there is one.
+func (s *Stream) DPRank() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.dpRank
+}
+
+// SetDPRank says which DP rank answers.
+func (s *Stream) SetDPRank(dpRank int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dpRank = dpRank
+}
+
+// CompletionTokens is the number of tokens that the rank has generated so far, taken by the reader or not.
+func (s *Stream) CompletionTokens() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.completion
+}
+
+// OnEnd has f called once, from any goroutine, after the Finish was put or the stream failed; at once when that has
+// happened. f must not wait.
+func (s *Stream) OnEnd(f func()) {
+	s.mu.Lock()
+	if !s.ended && s.err == nil {
+		s.onEnd = f
+		s.mu.Unlock()
+		return
+	}
+	s.mu.Unlock()
+	f()
+}
+
+// takeOnEnd gives what has to be called now that the stream has ended; the caller calls it without the lock.
+func (s *Stream) takeOnEnd() func() {
+	f := s.onEnd
+	s.onEnd = nil
+	if f == nil {
+		return func() {}
+	}
+	return f
+}
+
 // Put adds a piece. Pieces after the one with Finish are a mistake of the caller and panic.
 func (s *Stream) Put(o request.Output) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.ended {
+		s.mu.Unlock()
 		panic("rank: output of request " + o.RID + " after its finish")
 	}
+	s.completion = o.CompletionTokens
 	s.pending = Join(s.pending, o)
 	s.ended = o.Finish != nil
+	ended := func() {}
+	if s.ended {
+		ended = s.takeOnEnd()
+	}
 	s.signal()
+	s.mu.Unlock()
+	ended()
 }
 
 // Fail ends the stream without a Finish. It changes nothing when the Finish is there already.
 func (s *Stream) Fail(err error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.ended || s.err != nil {
+		s.mu.Unlock()
 		return
 	}
 	s.err = err
+	ended := s.takeOnEnd()
 	s.signal()
+	s.mu.Unlock()
+	ended()
 }
 
 func (s *Stream) signal() {
