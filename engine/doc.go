@@ -4,16 +4,17 @@
 //  1. request: a sequence as plain data, from the API process to a rank and back.
 //  2. server: the API process: HTTP in and out, and the life of a replica.
 //  3. tokenizer: text to tokens, chat templates, tokens to text.
-//  4. rank: a rank as a process of its own or inside a test, and the client that speaks to it.
-//  5. scheduler: which sequences a step computes, and what becomes of each.
-//  6. kvcache: the pages of KV memory and who holds them.
-//  7. runner: a step on the device, from tokens to the next tokens.
-//  8. model: the layers of an architecture and the files of its weights.
-//  9. sampling: logits to the next token.
-//  10. disagg: KV pages from a prefill rank to a decode rank.
-//  11. ledger: the stages of a request and the only clock.
-//  12. metrics: the table of families, the store of a process, the exposition of a replica.
-//  13. loads: the wire types of /v1/loads, which router and operator read too.
+//  4. dp: the DP controller, which makes several replicas of the model look like one rank.
+//  5. rank: a rank as a process of its own or inside a test, and the client that speaks to it.
+//  6. scheduler: which sequences a step computes, and what becomes of each.
+//  7. kvcache: the pages of KV memory and who holds them.
+//  8. runner: a step on the device, from tokens to the next tokens.
+//  9. model: the layers of an architecture and the files of its weights.
+//  10. sampling: logits to the next token.
+//  11. disagg: KV pages from a prefill rank to a decode rank.
+//  12. ledger: the stages of a request and the only clock.
+//  13. metrics: the table of families, the store of a process, the exposition of a replica.
+//  14. loads: the wire types of /v1/loads, which router and operator read too.
 //
 // What may import what is in hack/layers.
 package engine

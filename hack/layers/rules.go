@@ -80,6 +80,12 @@ func Rules() []Rule {
 			Why: "the scheduler decides over ids and pages; tensors, HTTP and series belong to others",
 		},
 		{
+			Name: "dp-places-requests", Dirs: []string{"engine/dp"},
+			Deny: append(in("gpu", "engine/runner", "engine/model", "engine/server", "engine/scheduler", "engine/metrics", "engine/disagg", "engine/tokenizer"),
+				"net/http", "os/exec", "google.golang.org/grpc"),
+			Why: "the DP controller chooses among clients of ranks; what a rank is made of belongs to engine/rank",
+		},
+		{
 			Name: "disagg-is-host-data", Dirs: []string{"engine/disagg"},
 			Deny: append(in("gpu", "engine/runner", "engine/model", "engine/server", "engine/scheduler", "engine/metrics", "engine/rank"), "github.com/prometheus"),
 			Why:  "a transfer moves bytes of pages between peers; it knows neither tensors nor batches",
