@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-dev/sluice/engine/metrics"
 	"github.com/sluice-dev/sluice/engine/rank"
 	"github.com/sluice-dev/sluice/engine/request"
+	"github.com/sluice-dev/sluice/engine/tokenizer"
 )
 
 // indent makes bodies comparable and readable: JSON one field a line; the events of a stream one after another.
@@ -57,7 +58,7 @@ func TestAnswers(t *testing.T) {
 			name: "completion of several prompts", reason: "one choice each, in order; usage sums", finish: length(), pieces: []string{"x"},
 			change: func(c *Config, _ *scriptedRank) { c.EnableCacheReport = true },
 			path:   "/v1/completions", body: `{"prompt":[[1,2,3],[4]],"rid":"a"}`,
-			want: `{"id":"a_0","object":"text_completion","created":1700000000,"model":"tiny","choices":[
+			want: `{"id":"a","object":"text_completion","created":1700000000,"model":"tiny","choices":[
 			{"index":0,"text":"x","logprobs":null,"finish_reason":"length","matched_stop":null},
 			{"index":1,"text":"x","logprobs":null,"finish_reason":"length","matched_stop":null}],
 			"usage":{"prompt_tokens":4,"completion_tokens":2,"total_tokens":6,"prompt_tokens_details":{"cached_tokens":2}}}`,
@@ -95,21 +96,21 @@ data: [DONE]`,
 			name: "generate", reason: "meta_info without times while metrics are off", finish: length(), pieces: []string{"x"},
 			path: "/generate", body: `{"input_ids":[1,2],"rid":"a","sampling_params":{"max_new_tokens":4}}`,
 			want: `{"text":"x","output_ids":[120],"meta_info":{"id":"a","finish_reason":{"type":"length","length":1},"prompt_tokens":2,"completion_tokens":1,"cached_tokens":1,
-			"cached_tokens_details":{"device":1,"host":0},"weight_version":"default","dp_rank":null,"e2e_latency":0}}`,
+			"cached_tokens_details":{"device":1,"host":0},"num_retractions":2,"weight_version":"default","dp_rank":null,"e2e_latency":0}}`,
 		},
 		{
 			name: "generate with metrics", reason: "the times of the ledger are there", finish: length(), pieces: []string{"x"},
 			change: func(c *Config, _ *scriptedRank) { c.EnableMetrics = true },
 			path:   "/generate", body: `{"input_ids":[1,2],"rid":"a"}`,
 			want: `{"text":"x","output_ids":[120],"meta_info":{"id":"a","finish_reason":{"type":"length","length":1},"prompt_tokens":2,"completion_tokens":1,"cached_tokens":1,
-			"cached_tokens_details":{"device":1,"host":0},"weight_version":"default","dp_rank":null,"e2e_latency":0,"queue_time":0.5,"forward_entry_time":1700000001,
+			"cached_tokens_details":{"device":1,"host":0},"num_retractions":2,"weight_version":"default","dp_rank":null,"e2e_latency":0,"queue_time":0.5,"forward_entry_time":1700000001,
 			"request_received_ts":1700000000,"api_server_dispatch_finish_ts":1700000000,"request_finished_ts":1700000000,"first_token_latency":0}}`,
 		},
 		{
 			name: "generate batch", reason: "a list of one is a list", finish: length(), pieces: []string{"x"},
 			path: "/generate", body: `{"input_ids":[[1,2]],"rid":["a"],"sampling_params":[{}]}`,
 			want: `[{"text":"x","output_ids":[120],"meta_info":{"id":"a","finish_reason":{"type":"length","length":1},"prompt_tokens":2,"completion_tokens":1,"cached_tokens":1,
-			"cached_tokens_details":{"device":1,"host":0},"weight_version":"default","dp_rank":null,"e2e_latency":0}}]`,
+			"cached_tokens_details":{"device":1,"host":0},"num_retractions":2,"weight_version":"default","dp_rank":null,"e2e_latency":0}}]`,
 		},
 		{
 			name: "models", reason: "one card", path: "/v1/models",
@@ -169,6 +170,15 @@ data: [DONE]`,
 // TestSubmitted compares the whole request that reaches the rank.
 func TestSubmitted(t *testing.T) {
 	seed, priority := int64(7), 3
+	words, err := seededTokenizer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := words.ApplyChatTemplate([]tokenizer.Message{{Role: "user", Content: "a"}}, true, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	chatPrompt := words.Encode(text, false)
 	for _, tc := range []struct {
 		name, reason string
 		mode         rank.Mode
@@ -182,6 +192,31 @@ func TestSubmitted(t *testing.T) {
 			want: request.Request{
 				RID: "a", PromptIDs: []int32{1, 2}, Priority: &priority, ReceivedWallNanos: 1_700_000_000_000_000_000,
 				Sampling: request.Sampling{MaxNewTokens: 9, MinNewTokens: 2, Temperature: 0.5, TopP: 0.25, TopK: 4, Seed: &seed, Stop: []string{"x", "y"}, StopTokenIDs: []int32{5}, IgnoreEOS: true},
+			},
+		},
+		{
+			name: "sampling", reason: "penalties, biases in the order of their tokens", path: "/v1/chat/completions",
+			body: `{"messages":[{"role":"user","content":"a"}],"rid":"a","max_tokens":9,"frequency_penalty":0.5,"presence_penalty":-2,"repetition_penalty":1.25,"min_p":0.125,
+				"logit_bias":{"30":-100,"4":1.5},"response_format":{"type":"json_schema","json_schema":{"name":"s","strict":true,"schema":{ "type" : "object" }}},
+				"spaces_between_special_tokens":false,"extra_key":"k","cache_salt":"s","routed_dp_rank":0,"session_params":{"id":"t","rid":"before","offset":3,"replace":true,"drop_previous_output":true}}`,
+			want: request.Request{
+				RID: "a", PromptIDs: chatPrompt, LogMetrics: true, ReceivedWallNanos: 1_700_000_000_000_000_000,
+				CacheKey: "s\x00k", DPRank: new(int),
+				Grammar: &request.Grammar{Kind: request.GrammarJSONSchema, Source: `{"type":"object"}`},
+				Session: &request.Turn{SessionID: "t", RID: "before", Offset: &priority, Replace: true, DropPreviousOutput: true},
+				Sampling: request.Sampling{
+					MaxNewTokens: 9, Temperature: 1, TopP: 1, TopK: -1, MinP: 0.125, FrequencyPenalty: 0.5, PresencePenalty: -2, RepetitionPenalty: 1.25,
+					LogitBias: []request.TokenBias{{Token: 4, Bias: 1.5}, {Token: 30, Bias: -100}},
+				},
+			},
+		},
+		{
+			name: "native sampling", reason: "the grammar is in sampling_params", path: "/generate",
+			body: `{"input_ids":[1],"rid":"a","extra_key":["k"],"session_id":"talk","sampling_params":{"max_new_tokens":1,"regex":"a+","repetition_penalty":1}}`,
+			want: request.Request{
+				RID: "a", PromptIDs: []int32{1}, LogMetrics: true, ReceivedWallNanos: 1_700_000_000_000_000_000, CacheKey: "k",
+				Grammar:  &request.Grammar{Kind: request.GrammarRegex, Source: "a+"},
+				Sampling: request.Sampling{MaxNewTokens: 1, Temperature: 1, TopP: 1, TopK: -1},
 			},
 		},
 		{
@@ -224,9 +259,10 @@ func TestSubmitted(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			b := newBench(t, func(c *Config, _ *scriptedRank) { c.Rank.Disagg.Mode = tc.mode })
-			if w := b.call(http.MethodPost, tc.path, tc.body); w.Code != http.StatusOK {
+			if w := b.call(http.MethodPost, tc.path, tc.body, routingKeyHeader, "route"); w.Code != http.StatusOK {
 				t.Fatalf("%s: status %d: %s", tc.reason, w.Code, w.Body)
 			}
+			tc.want.RoutingKey = "route"
 			if diff := cmp.Diff([]*request.Request{&tc.want}, b.rank.asked()); diff != "" {
 				t.Errorf("%s: (-want +got)\n%s", tc.reason, diff)
 			}

@@ -20,16 +20,17 @@ type chatAnswer struct {
 	Model   string       `json:"model"`
 	Choices []chatChoice `json:"choices"`
 	Usage   *usage       `json:"usage"`
+	Ext     *extension   `json:"sglext,omitempty"`
 }
 
 // chatChoice has a message in a whole answer and a delta in a chunk.
 type chatChoice struct {
-	Index        int          `json:"index"`
-	Message      *chatMessage `json:"message,omitempty"`
-	Delta        *chatDelta   `json:"delta,omitempty"`
-	Logprobs     *string      `json:"logprobs"` // always null
-	FinishReason *string      `json:"finish_reason"`
-	MatchedStop  any          `json:"matched_stop"`
+	Index        int           `json:"index"`
+	Message      *chatMessage  `json:"message,omitempty"`
+	Delta        *chatDelta    `json:"delta,omitempty"`
+	Logprobs     *chatLogprobs `json:"logprobs"` // null: none were asked for, or the chunk has no token
+	FinishReason *string       `json:"finish_reason"`
+	MatchedStop  any           `json:"matched_stop"`
 }
 
 type chatMessage struct {
@@ -51,38 +52,52 @@ func (s *Server) chatRoute() openAIRoute {
 	return openAIRoute{read: s.readChat, stream: s.streamChat, answer: s.wholeChat}
 }
 
-func (s *Server) wholeChat(j *job, answers []answer) any {
+func (s *Server) wholeChat(j *job, req openAIRequest, answers []answer) any {
 	body := s.chatAnswer(j, "chat.completion")
 	body.Usage = j.usage(s.cfg.EnableCacheReport)
-	body.Choices = []chatChoice{{
-		Message:      &chatMessage{Role: roleAssistant, Content: answers[0].text.String()},
-		FinishReason: finishReason(answers[0].finish), MatchedStop: matchedStop(answers[0].finish),
-	}}
+	body.Ext = j.extension(req.details)
+	for i := range answers {
+		choice := chatChoice{
+			Index: i, Message: &chatMessage{Role: roleAssistant, Content: answers[i].text.String()},
+			FinishReason: finishReason(answers[i].finish), MatchedStop: matchedStop(answers[i].finish),
+		}
+		if q := j.sequences[i]; q.logprobs != nil {
+			choice.Logprobs = chatForm(q.engine.tokenizer, answers[i].logprobs)
+		}
+		body.Choices = append(body.Choices, choice)
+	}
 	return body
 }
 
-// readChat turns the body into one sequence.
+// refuseTools refuses what would make the model call functions, unless the client says that it must not.
+func refuseTools(o *object) {
+	const remedy = "leave it out; the engine does not read calls from answers"
+	for _, name := range []string{"tools", "functions"} {
+		if raw, present := o.value(name); present && !isEmpty(raw) {
+			o.fail(unsupportedField(name, remedy))
+		}
+	}
+	for _, name := range []string{"tool_choice", "function_call"} {
+		if raw, present := o.value(name); present && string(raw) != `"none"` && string(raw) != `"auto"` {
+			o.fail(unsupportedField(name, "send none or leave it out; the engine does not read calls from answers"))
+		}
+	}
+}
+
+// readChat turns the body into the sequences of one prompt.
 func (s *Server) readChat(r *http.Request, e *engine, o *object, arrival ledger.Timeline) (openAIRequest, *apiError) {
 	messages := readMessages(o)
-	if tools, present := o.value("tools"); present && !isEmpty(tools) {
-		o.fail(unsupportedField("tools", "leave it out; the engine does not read tool calls from answers"))
-	}
-	if o.boolean("logprobs", false) {
-		o.fail(unsupportedField("logprobs", "send false or leave it out"))
-	}
-	if o.integer("top_logprobs", 0) != 0 {
-		o.fail(unsupportedField("top_logprobs", "send 0 or leave it out"))
-	}
+	refuseTools(o)
+	want := readChatLogprobs(o)
 	if o.boolean("continue_final_message", false) {
 		o.fail(unsupportedField("continue_final_message", "send false or leave it out"))
 	}
-	refuseResponseFormat(o)
 	var extra map[string]any
 	if raw, present := o.value("chat_template_kwargs"); present && json.Unmarshal(raw, &extra) != nil {
 		o.failField("chat_template_kwargs", "must be an object, not %s", kindOf(raw))
 	}
 	generationPrompt := o.boolean("add_generation_prompt", true)
-	req, err := s.readOpenAI(r, o, openAISampling(o, 0), 1, arrival)
+	req, err := s.readOpenAI(r, o, openAISampling(o, 0), want, 1, arrival)
 	if err != nil {
 		return req, err
 	}
@@ -160,30 +175,37 @@ func readContent(m *object) string {
 
 // chatAnswer is an answer, or a chunk, without choices.
 func (s *Server) chatAnswer(j *job, object string) chatAnswer {
-	first := j.sequences[0]
 	return chatAnswer{
-		ID: first.rid, Object: object, Model: s.cfg.ServedModelName, Choices: []chatChoice{},
-		Created: s.unixSeconds(first.timeline.Started()),
+		ID: j.id, Object: object, Model: s.cfg.ServedModelName, Choices: []chatChoice{},
+		Created: s.unixSeconds(j.sequences[0].timeline.Started()),
 	}
 }
 
-// streamChat sends the role, the text as it comes, the reason of the end, and the usage when asked for.
-func (s *Server) streamChat(ctx context.Context, events *eventStream, j *job, options streamOptions) {
+// streamChat sends for each answer the role, the text as it comes and the reason of the end, and the usage when asked for.
+func (s *Server) streamChat(ctx context.Context, events *eventStream, j *job, req openAIRequest) {
 	chunk := s.chatAnswer(j, "chat.completion.chunk")
-	send := func(choice chatChoice) {
-		chunk.Choices = []chatChoice{choice}
-		if options.everyChunk {
-			chunk.Usage = j.usage(s.cfg.EnableCacheReport)
+	begun := make([]bool, len(j.sequences))
+	err := j.stream(ctx, func(index int, p piece) {
+		q := j.sequences[index]
+		send := func(choice chatChoice) {
+			choice.Index = index
+			chunk.Choices = []chatChoice{choice}
+			if req.options.everyChunk {
+				chunk.Usage = q.usage(s.cfg.EnableCacheReport)
+			}
+			events.send(chunk)
 		}
-		events.send(chunk)
-	}
-	err := j.stream(ctx, func(_ int, p piece) {
-		if !events.begun {
+		if !begun[index] {
+			begun[index] = true
 			empty := ""
 			send(chatChoice{Delta: &chatDelta{Role: roleAssistant, Content: &empty}})
 		}
-		if p.text != "" {
-			send(chatChoice{Delta: &chatDelta{Content: &p.text}})
+		if p.text != "" || len(p.logprobs) > 0 {
+			choice := chatChoice{Delta: &chatDelta{Content: &p.text}}
+			if len(p.logprobs) > 0 {
+				choice.Logprobs = chatForm(q.engine.tokenizer, p.logprobs)
+			}
+			send(choice)
 		}
 		if p.finish != nil {
 			send(chatChoice{Delta: &chatDelta{}, FinishReason: finishReason(p.finish), MatchedStop: matchedStop(p.finish)})
@@ -193,8 +215,11 @@ func (s *Server) streamChat(ctx context.Context, events *eventStream, j *job, op
 		events.fail(err)
 		return
 	}
-	if options.atEnd {
-		chunk.Choices, chunk.Usage = []chatChoice{}, j.usage(s.cfg.EnableCacheReport)
+	chunk.Choices, chunk.Usage, chunk.Ext = []chatChoice{}, nil, j.extension(req.details)
+	if req.options.atEnd {
+		chunk.Usage = j.usage(s.cfg.EnableCacheReport)
+	}
+	if req.options.atEnd || req.details {
 		events.send(chunk)
 	}
 	events.done()

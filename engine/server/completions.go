@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/sluice-dev/sluice/engine/ledger"
+	"github.com/sluice-dev/sluice/engine/request"
 )
 
 const completionMaxTokens = 16 // OpenAI's default
@@ -17,43 +18,73 @@ type completionAnswer struct {
 	Model   string             `json:"model"`
 	Choices []completionChoice `json:"choices"`
 	Usage   *usage             `json:"usage"`
+	Ext     *extension         `json:"sglext,omitempty"`
 }
 
 type completionChoice struct {
-	Index        int     `json:"index"` // of the prompt in the request
-	Text         string  `json:"text"`
-	Logprobs     *string `json:"logprobs"` // always null
-	FinishReason *string `json:"finish_reason"`
-	MatchedStop  any     `json:"matched_stop"`
+	Index        int                 `json:"index"` // i*n+k: answer k to prompt i
+	Text         string              `json:"text"`
+	Logprobs     *completionLogprobs `json:"logprobs"` // null: none were asked for
+	FinishReason *string             `json:"finish_reason"`
+	MatchedStop  any                 `json:"matched_stop"`
+}
+
+// extension holds what OpenAI's form has no place for.
+type extension struct {
+	CachedTokensDetails *cachedDetails `json:"cached_tokens_details,omitempty"` // with return_cached_tokens_details
 }
 
 // openAIRequest is what the two OpenAI routes have in common once their body is read.
 type openAIRequest struct {
-	specs   []sequenceSpec
+	id      string
+	specs   []sequenceSpec // [prompts*n]
 	stream  bool
 	options streamOptions
+	details bool     // return_cached_tokens_details
+	echo    []string // [prompts] what goes before the answers' texts; nil: nothing
 }
 
-// readOpenAI reads the fields that both routes share and makes one spec for each prompt. The caller has filled in what
+// readOpenAI reads the fields that both routes share and makes the specs of all sequences. The caller has filled in what
 // only its route has, and has not looked at the fault yet.
-func (s *Server) readOpenAI(r *http.Request, o *object, p sampling, count int, arrival ledger.Timeline) (openAIRequest, *apiError) {
+func (s *Server) readOpenAI(r *http.Request, o *object, p sampling, want *request.WantLogprobs, prompts int, arrival ledger.Timeline) (openAIRequest, *apiError) {
 	s.checkModel(o)
-	req := openAIRequest{stream: o.boolean("stream", false), options: readStreamOptions(o)}
+	req := openAIRequest{stream: o.boolean("stream", false), options: readStreamOptions(o), details: o.boolean("return_cached_tokens_details", false)}
+	checkSequences(o, prompts, p.choices)
+	refuseUnsupportedOpenAI(o)
 	base := sequenceSpec{
-		sampling: p, priority: priority(o), streaming: req.stream, timeline: arrival,
-		uncounted: !o.boolean("log_metrics", true), labels: s.headerLabels(r),
+		logprobs: want, priority: priority(o), streaming: req.stream, timeline: arrival,
+		uncounted: !o.boolean("log_metrics", true), unlogged: o.boolean("no_logs", false), labels: s.headerLabels(r),
 	}
-	rids := identity(o, count)
-	bootstraps := s.readBootstraps(o, count)
 	if *o.fault != nil {
 		return req, *o.fault
 	}
-	for i, rid := range rids {
+	place := s.readPlacement(r.Header, o, prompts)
+	base.turn, base.dpRank, base.routingKey = readTurn(o, prompts*p.choices), place.dpRank, place.routingKey
+	names := identity(o, prompts, p.choices)
+	bootstraps := s.readBootstraps(o, prompts, p.choices)
+	if *o.fault != nil {
+		return req, *o.fault
+	}
+	req.id = names.base
+	for i, rid := range names.rids {
 		spec := base
-		spec.rid, spec.bootstrap = rid, bootstraps[i]
+		spec.rid, spec.choice, spec.cacheKey, spec.bootstrap = rid, i%p.choices, place.cacheKeys[i/p.choices], bootstraps[i]
+		spec.sampling = p.choice(spec.choice)
 		req.specs = append(req.specs, spec)
 	}
 	return req, nil
+}
+
+// refuseUnsupportedOpenAI refuses fields of both routes that would change the answer.
+func refuseUnsupportedOpenAI(o *object) {
+	if raw, present := o.value("lora_path"); present && !isEmpty(raw) {
+		o.fail(unsupportedField("lora_path", "leave it out"))
+	}
+	for _, name := range []string{"return_hidden_states", "return_routed_experts"} {
+		if raw, present := o.value(name); present && string(raw) != "false" {
+			o.fail(unsupportedField(name, "send false or leave it out"))
+		}
+	}
 }
 
 // maxTokensField is the name that the client used for its maximum, for error messages.
@@ -67,8 +98,8 @@ func maxTokensField(o *object) string {
 // openAIRoute is what one of the OpenAI routes does in its own way.
 type openAIRoute struct {
 	read   func(r *http.Request, e *engine, o *object, arrival ledger.Timeline) (openAIRequest, *apiError)
-	stream func(ctx context.Context, events *eventStream, j *job, options streamOptions)
-	answer func(j *job, answers []answer) any // the body of an answer that is not streamed
+	stream func(ctx context.Context, events *eventStream, j *job, req openAIRequest)
+	answer func(j *job, req openAIRequest, answers []answer) any // the body of an answer that is not streamed
 }
 
 // serveOpenAI runs a request of the route: read, start, and then stream or collect.
@@ -86,7 +117,7 @@ func (s *Server) serveOpenAI(route openAIRoute) http.HandlerFunc {
 			writeError(w, err)
 			return
 		}
-		j, err := s.start(r.Context(), e, req.specs)
+		j, err := s.start(r.Context(), e, req.id, req.specs)
 		if err != nil {
 			writeError(w, err)
 			return
@@ -94,7 +125,7 @@ func (s *Server) serveOpenAI(route openAIRoute) http.HandlerFunc {
 		if req.stream {
 			events, ctx, end := s.newEventStream(w, r)
 			defer end()
-			route.stream(ctx, events, j, req.options)
+			route.stream(ctx, events, j, req)
 			return
 		}
 		answers, err := j.collect(r.Context())
@@ -102,7 +133,7 @@ func (s *Server) serveOpenAI(route openAIRoute) http.HandlerFunc {
 			writeError(w, err)
 			return
 		}
-		writeJSON(w, http.StatusOK, route.answer(j, answers))
+		writeJSON(w, http.StatusOK, route.answer(j, req, answers))
 	}
 }
 
@@ -110,13 +141,15 @@ func (s *Server) completionRoute() openAIRoute {
 	return openAIRoute{read: s.readCompletion, stream: s.streamCompletion, answer: s.wholeCompletion}
 }
 
-func (s *Server) wholeCompletion(j *job, answers []answer) any {
+func (s *Server) wholeCompletion(j *job, req openAIRequest, answers []answer) any {
 	body := s.completionAnswer(j)
 	body.Usage = j.usage(s.cfg.EnableCacheReport)
+	body.Ext = j.extension(req.details)
 	for i := range answers {
-		body.Choices = append(body.Choices, completionChoice{
-			Index: i, Text: answers[i].text.String(), FinishReason: finishReason(answers[i].finish), MatchedStop: matchedStop(answers[i].finish),
-		})
+		writer := newCompletionWriter(j, req, i)
+		body.Choices = append(body.Choices, writer.choice(piece{
+			text: answers[i].text.String(), logprobs: answers[i].logprobs, promptLogprobs: answers[i].promptLogprobs, finish: answers[i].finish,
+		}))
 	}
 	return body
 }
@@ -124,17 +157,11 @@ func (s *Server) wholeCompletion(j *job, answers []answer) any {
 // readCompletion turns the body into sequences.
 func (s *Server) readCompletion(r *http.Request, e *engine, o *object, arrival ledger.Timeline) (openAIRequest, *apiError) {
 	p := readPrompts(o, "prompt")
-	if o.boolean("echo", false) {
-		o.fail(unsupportedField("echo", "send false or leave it out; the prompt is known to you"))
-	}
-	if o.has("logprobs") {
-		o.fail(unsupportedField("logprobs", "leave it out"))
-	}
+	want, echo := readCompletionLogprobs(o)
 	if o.string("suffix", "") != "" {
-		o.fail(unsupportedField("suffix", "leave it out"))
+		o.fail(unsupportedField("suffix", "leave it out; the engine continues texts and does not fill gaps"))
 	}
-	refuseResponseFormat(o)
-	req, err := s.readOpenAI(r, o, openAISampling(o, completionMaxTokens), p.count(), arrival)
+	req, err := s.readOpenAI(r, o, openAISampling(o, completionMaxTokens), want, p.count(), arrival)
 	if err != nil {
 		return req, err
 	}
@@ -142,51 +169,108 @@ func (s *Server) readCompletion(r *http.Request, e *engine, o *object, arrival l
 	if err != nil {
 		return req, err
 	}
-	return req, fillPrompts(e, req.specs, ids, maxTokensField(o), !o.has("max_tokens") && !o.has("max_completion_tokens"))
+	if err := fillPrompts(e, req.specs, ids, maxTokensField(o), !o.has("max_tokens") && !o.has("max_completion_tokens")); err != nil {
+		return req, err
+	}
+	if !echo {
+		return req, nil
+	}
+	req.echo = p.texts
+	for _, prompt := range p.ids {
+		req.echo = append(req.echo, e.tokenizer.Decode(prompt, req.specs[0].sampling.skipSpecial))
+	}
+	return req, s.wantEchoed(req.specs)
 }
 
-// fillPrompts gives each spec its tokens and bounds its answer. With defaulted the maximum is not the client's, so it
-// shrinks to what fits and is no reason to refuse.
-func fillPrompts(e *engine, specs []sequenceSpec, ids [][]int32, maxField string, defaulted bool) *apiError {
+// wantEchoed makes the logprobs of echoed prompts wanted where those of the answers are.
+func (s *Server) wantEchoed(specs []sequenceSpec) *apiError {
 	for i := range specs {
-		specs[i].prompt = ids[i]
-		if defaulted {
-			specs[i].sampling.MaxNewTokens = min(specs[i].sampling.MaxNewTokens, e.info.ContextLength-len(ids[i]))
+		if specs[i].logprobs == nil || len(specs[i].prompt) < 2 {
+			continue
 		}
-		if err := boundNewTokens(e.info, &specs[i].sampling, len(ids[i]), maxField); err != nil {
+		want := *specs[i].logprobs
+		want.PromptFrom = 1
+		specs[i].logprobs = &want
+		if err := s.checkPromptLogprobs(&want, "echo", "send false with logprobs"); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// refuseResponseFormat refuses structured output; plain text is what every answer is.
-func refuseResponseFormat(o *object) {
-	format := o.object("response_format")
-	if kind := format.string("type", "text"); kind != "text" {
-		o.fail(unsupportedField("response_format", "leave it out or send type text, not "+kind))
+// fillPrompts gives each spec its tokens and bounds its answer. With defaulted the maximum is not the client's, so it
+// shrinks to what fits and is no reason to refuse.
+func fillPrompts(e *engine, specs []sequenceSpec, ids [][]int32, maxField string, defaulted bool) *apiError {
+	n := len(specs) / len(ids)
+	for i := range specs {
+		prompt := ids[i/n]
+		specs[i].prompt = prompt
+		if defaulted {
+			specs[i].sampling.MaxNewTokens = min(specs[i].sampling.MaxNewTokens, e.info.ContextLength-len(prompt))
+		}
+		if err := boundNewTokens(e.info, &specs[i].sampling, len(prompt), maxField); err != nil {
+			return err
+		}
 	}
+	return nil
+}
+
+// completionWriter makes the choices of one sequence: its only one, or one for each piece of a stream.
+type completionWriter struct {
+	index    int
+	sequence *sequence
+	echo     string // not sent yet
+	first    *int32 // the echoed prompt's first token, when its logprobs are wanted and it was not sent yet
+	offsets  *textOffsets
+}
+
+func newCompletionWriter(j *job, req openAIRequest, index int) *completionWriter {
+	q := j.sequences[index]
+	w := &completionWriter{index: index, sequence: q}
+	if req.echo != nil {
+		w.echo = req.echo[index*len(req.echo)/len(j.sequences)]
+	}
+	if q.logprobs != nil {
+		w.offsets = newTextOffsets(q.engine.tokenizer, q.sampling.skipSpecial)
+		if req.echo != nil {
+			w.first = &q.prompt[0]
+		}
+	}
+	return w
+}
+
+// choice gives the next choice.
+func (w *completionWriter) choice(p piece) completionChoice {
+	c := completionChoice{Index: w.index, Text: w.echo + p.text, FinishReason: finishReason(p.finish), MatchedStop: matchedStop(p.finish)}
+	if q := w.sequence; q.logprobs != nil {
+		list := append(p.promptLogprobs[:len(p.promptLogprobs):len(p.promptLogprobs)], p.logprobs...)
+		c.Logprobs = completionForm(q.engine.tokenizer, w.offsets, w.first, list, q.logprobs.Top > 0)
+	}
+	w.echo, w.first = "", nil
+	return c
 }
 
 // completionAnswer is an answer, or a chunk, without choices.
 func (s *Server) completionAnswer(j *job) completionAnswer {
-	first := j.sequences[0]
 	return completionAnswer{
-		ID: first.rid, Object: "text_completion", Model: s.cfg.ServedModelName, Choices: []completionChoice{},
-		Created: s.unixSeconds(first.timeline.Started()),
+		ID: j.id, Object: "text_completion", Model: s.cfg.ServedModelName, Choices: []completionChoice{},
+		Created: s.unixSeconds(j.sequences[0].timeline.Started()),
 	}
 }
 
-func (s *Server) streamCompletion(ctx context.Context, events *eventStream, j *job, options streamOptions) {
+// streamCompletion sends each sequence's text as it comes. What says nothing new is held back, but not a sequence's first
+// piece, for it is the first token's time.
+func (s *Server) streamCompletion(ctx context.Context, events *eventStream, j *job, req openAIRequest) {
 	chunk := s.completionAnswer(j)
+	writers := make([]*completionWriter, len(j.sequences))
 	err := j.stream(ctx, func(index int, p piece) {
-		if p.text == "" && p.finish == nil && events.begun {
-			return // held back; the first chunk goes out all the same, for it is the first token's time
+		if writers[index] == nil {
+			writers[index] = newCompletionWriter(j, req, index)
+		} else if p.text == "" && len(p.logprobs) == 0 && len(p.promptLogprobs) == 0 && p.finish == nil {
+			return
 		}
-		chunk.Choices = []completionChoice{{
-			Index: index, Text: p.text, FinishReason: finishReason(p.finish), MatchedStop: matchedStop(p.finish),
-		}}
-		if options.everyChunk {
+		chunk.Choices = []completionChoice{writers[index].choice(p)}
+		if req.options.everyChunk {
 			chunk.Usage = j.sequences[index].usage(s.cfg.EnableCacheReport)
 		}
 		events.send(chunk)
@@ -195,9 +279,26 @@ func (s *Server) streamCompletion(ctx context.Context, events *eventStream, j *j
 		events.fail(err)
 		return
 	}
-	if options.atEnd {
-		chunk.Choices, chunk.Usage = []completionChoice{}, j.usage(s.cfg.EnableCacheReport)
+	chunk.Choices, chunk.Usage, chunk.Ext = []completionChoice{}, nil, j.extension(req.details)
+	if req.options.atEnd {
+		chunk.Usage = j.usage(s.cfg.EnableCacheReport)
+	}
+	if req.options.atEnd || req.details {
 		events.send(chunk)
 	}
 	events.done()
+}
+
+// extension tells where the prompts' cached tokens came from, when asked; the sequences have ended.
+func (j *job) extension(details bool) *extension {
+	if !details {
+		return nil
+	}
+	cached := &cachedDetails{}
+	for _, q := range j.sequences {
+		if q.choice == 0 {
+			cached.Device += q.cachedTokens
+		}
+	}
+	return &extension{CachedTokensDetails: cached}
 }

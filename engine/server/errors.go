@@ -32,7 +32,10 @@ const (
 	codeEngineFailed   = "engine_failed"
 	codeInternal       = "internal_error"
 	codeNotFlushed     = "not_idle"
-	statusClientClosed = 499 // the client went away; nobody reads the answer
+	codeGrammar        = "invalid_grammar" // the schema or expression can't bound an answer
+	codeSession        = "invalid_session"
+	codeRefused        = "refused" // the ranks say no to a control call
+	statusClientClosed = 499       // the client went away; nobody reads the answer
 )
 
 // badField is a 400 about one field of the body.
@@ -50,13 +53,18 @@ func failure(status int, code, format string, args ...any) *apiError {
 	return &apiError{status: status, code: code, message: fmt.Sprintf(format, args...)}
 }
 
-// outcomeError turns the end of an aborted request into the client's error.
-func outcomeError(rid string, finish request.Finish) *apiError {
+// outcomeError turns the end of an aborted sequence into the client's error.
+func (q *sequence) outcomeError(finish request.Finish) *apiError {
 	message := finish.Message
 	if message == "" {
-		message = "request " + rid + " ended: " + string(finish.Outcome)
+		message = "request " + q.rid + " ended: " + string(finish.Outcome)
 	}
-	return &apiError{status: finish.Outcome.HTTPStatus(), code: string(finish.Outcome), message: message}
+	err := &apiError{status: finish.Outcome.HTTPStatus(), code: string(finish.Outcome), message: message}
+	if finish.Outcome == request.OutcomeInvalid && q.sampling.grammar != nil {
+		// All else that makes a request invalid was refused before it went to the rank.
+		err.param, err.code = q.sampling.grammarField, codeGrammar
+	}
+	return err
 }
 
 // kind is the OpenAI error type of a status.
@@ -66,6 +74,8 @@ func (e *apiError) kind() string {
 		return "authentication_error"
 	case e.status == http.StatusTooManyRequests, e.status == http.StatusServiceUnavailable:
 		return "overloaded_error"
+	case e.status == http.StatusGatewayTimeout:
+		return "timeout_error"
 	case e.status >= 500:
 		return "server_error"
 	default:
@@ -121,10 +131,16 @@ func (e *apiError) event() errorEvent {
 	return errorEvent{Error: detail}
 }
 
+// retryAfterSeconds is when a client that was refused for lack of room may come again.
+const retryAfterSeconds = "1"
+
 // writeError answers with an error; nothing must have been written before.
 func writeError(w http.ResponseWriter, err *apiError) {
-	if err.status == http.StatusUnauthorized {
+	switch err.status {
+	case http.StatusUnauthorized:
 		w.Header().Set("WWW-Authenticate", "Bearer")
+	case http.StatusServiceUnavailable, http.StatusTooManyRequests:
+		w.Header().Set("Retry-After", retryAfterSeconds)
 	}
 	writeJSON(w, err.status, err.body())
 }

@@ -27,6 +27,7 @@ type metaInfo struct {
 	CompletionTokens    int           `json:"completion_tokens"`
 	CachedTokens        int           `json:"cached_tokens"`
 	CachedTokensDetails cachedDetails `json:"cached_tokens_details"`
+	NumRetractions      int           `json:"num_retractions"`
 	WeightVersion       string        `json:"weight_version"`
 	DPRank              *int          `json:"dp_rank"`               // null: there is one
 	E2ELatency          *float64      `json:"e2e_latency,omitempty"` // at the end
@@ -39,6 +40,8 @@ type metaInfo struct {
 	RequestFinishedTime    *float64 `json:"request_finished_ts,omitempty"`
 	FirstTokenLatency      *float64 `json:"first_token_latency,omitempty"`
 	DecodeTokensThroughput *float64 `json:"decode_throughput,omitempty"` // tokens per second
+
+	*nativeLogprobs // nil: none were asked for
 }
 
 // cachedDetails says where cached tokens came from; the device's memory is the only tier.
@@ -67,20 +70,20 @@ func (s *Server) generate(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer s.dismiss()
-	specs, batch, err := s.readGenerate(e, o, arrival)
+	req, err := s.readGenerate(r.Header, e, o, arrival)
 	if err != nil {
 		writeError(w, err)
 		return
 	}
-	j, err := s.start(r.Context(), e, specs)
+	j, err := s.start(r.Context(), e, req.id, req.specs)
 	if err != nil {
 		writeError(w, err)
 		return
 	}
-	if specs[0].streaming {
+	if req.specs[0].streaming {
 		events, ctx, end := s.newEventStream(w, r)
 		defer end()
-		s.streamGenerate(ctx, events, j, batch)
+		s.streamGenerate(ctx, events, j, req)
 		return
 	}
 	answers, err := j.collect(r.Context())
@@ -90,17 +93,74 @@ func (s *Server) generate(w http.ResponseWriter, r *http.Request) {
 	}
 	list := make([]generateAnswer, len(answers))
 	for i := range answers {
-		list[i] = s.generateAnswer(j.sequences[i], &answers[i])
+		list[i] = s.generateAnswer(j.sequences[i], req.wants[i], &answers[i])
 	}
-	if batch {
+	if req.list {
 		writeJSON(w, http.StatusOK, list)
 		return
 	}
 	writeJSON(w, http.StatusOK, list[0])
 }
 
+// generateRequest is a body of /generate once it is read.
+type generateRequest struct {
+	id    string
+	specs []sequenceSpec // [prompts*n]
+	wants []*wantNative  // [prompts*n]; nil: no logprobs
+	list  bool           // the answer is a list: several prompts or several answers, or a list of one prompt
+}
+
 // readGenerate turns the body into sequences.
-func (s *Server) readGenerate(e *engine, o *object, arrival ledger.Timeline) (specs []sequenceSpec, batch bool, err *apiError) {
+func (s *Server) readGenerate(header http.Header, e *engine, o *object, arrival ledger.Timeline) (generateRequest, *apiError) {
+	p := readNativePrompts(o)
+	refuseUnsupportedNative(o)
+	if *o.fault != nil {
+		return generateRequest{}, *o.fault
+	}
+	base := sequenceSpec{
+		priority: priority(o), streaming: o.boolean("stream", false), uncounted: !o.boolean("log_metrics", true),
+		unlogged: o.boolean("no_logs", false), labels: s.bodyLabels(o), timeline: arrival,
+	}
+	prompts := p.count()
+	params := readSamplingParams(o, prompts)
+	n := params[0].choices
+	wants := readNativeLogprobs(o, prompts)
+	checkSequences(o, prompts, n)
+	if *o.fault != nil {
+		return generateRequest{}, *o.fault
+	}
+	place := s.readPlacement(header, o, prompts)
+	base.turn, base.dpRank, base.routingKey = readTurn(o, prompts*n), place.dpRank, place.routingKey
+	names := identity(o, prompts, n)
+	bootstraps := s.readBootstraps(o, prompts, n)
+	if *o.fault != nil {
+		return generateRequest{}, *o.fault
+	}
+	ids, err := p.encode(e, true)
+	if err != nil {
+		return generateRequest{}, err
+	}
+	req := generateRequest{id: names.base, list: p.batch || n > 1}
+	for i, param := range params {
+		if err := s.fitNative(e, &param, wants[i], ids[i]); err != nil {
+			return generateRequest{}, err
+		}
+		for k := range n {
+			spec := base
+			at := i*n + k
+			spec.rid, spec.choice, spec.prompt, spec.cacheKey = names.rids[at], k, ids[i], place.cacheKeys[i]
+			spec.bootstrap, spec.sampling = bootstraps[at], param.choice(k)
+			if wants[i] != nil {
+				spec.logprobs = wants[i].WantLogprobs
+			}
+			req.specs, req.wants = append(req.specs, spec), append(req.wants, wants[i])
+		}
+	}
+	return req, nil
+}
+
+// readNativePrompts reads text or input_ids.
+func readNativePrompts(o *object) prompts {
 	field := "text"
 	if !o.has("text") && o.has("input_ids") {
 		field = "input_ids"
@@ -114,52 +174,48 @@ func (s *Server) readGenerate(e *engine, o *object, arrival ledger.Timeline) (sp
 	if field == "input_ids" && len(p.texts) > 0 {
 		o.failField("input_ids", "must hold token ids; send strings as text")
 	}
-	if o.boolean("return_logprob", false) {
-		o.fail(unsupportedField("return_logprob", "send false or leave it out"))
-	}
-	if o.has("lora_path") {
-		o.fail(unsupportedField("lora_path", "leave it out"))
-	}
-	if o.has("session_params") || o.has("session_id") {
-		o.fail(unsupportedField("session_params", "leave it out"))
-	}
-	base := sequenceSpec{
-		priority: priority(o), streaming: o.boolean("stream", false), uncounted: !o.boolean("log_metrics", true),
-		labels: s.bodyLabels(o), timeline: arrival,
-	}
-	count := p.count()
-	params := readSamplingParams(o, count)
-	rids := identity(o, count)
-	bootstraps := s.readBootstraps(o, count)
-	if *o.fault != nil {
-		return nil, false, *o.fault
-	}
-	ids, err := p.encode(e, true)
-	if err != nil {
-		return nil, false, err
-	}
-	for i := range count {
-		spec := base
-		spec.rid, spec.prompt, spec.bootstrap, spec.sampling = rids[i], ids[i], bootstraps[i], params[i].sampling
-		if !params[i].named {
-			spec.sampling.MaxNewTokens = min(spec.sampling.MaxNewTokens, e.info.ContextLength-len(ids[i]))
-		}
-		if err := boundNewTokens(e.info, &spec.sampling, len(ids[i]), params[i].path+"max_new_tokens"); err != nil {
-			return nil, false, err
-		}
-		specs = append(specs, spec)
-	}
-	return specs, p.batch, nil
+	return p
 }
 
-// samplingParams are the sampling parameters of one sequence.
+// refuseUnsupportedNative refuses fields of /generate that would change the answer.
+func refuseUnsupportedNative(o *object) {
+	for _, name := range []string{"lora_path", "input_embeds", "image_data", "video_data", "audio_data", "custom_logit_processor"} {
+		if raw, present := o.value(name); present && !isEmpty(raw) {
+			o.fail(unsupportedField(name, "leave it out"))
+		}
+	}
+	for _, name := range []string{"return_hidden_states", "return_routed_experts"} {
+		if raw, present := o.value(name); present && string(raw) != "false" {
+			o.fail(unsupportedField(name, "send false or leave it out"))
+		}
+	}
+}
+
+// fitNative fits what a prompt's answers may be to the model and the prompt.
+func (s *Server) fitNative(e *engine, p *samplingParams, want *wantNative, prompt []int32) *apiError {
+	if !p.named {
+		p.MaxNewTokens = min(p.MaxNewTokens, e.info.ContextLength-len(prompt))
+	}
+	if err := boundNewTokens(e.info, &p.sampling, len(prompt), p.path+"max_new_tokens"); err != nil {
+		return err
+	}
+	if want == nil {
+		return nil
+	}
+	if err := want.check(e, prompt); err != nil {
+		return err
+	}
+	return s.checkPromptLogprobs(want.WantLogprobs, "logprob_start_len", "send -1 or leave it out")
+}
+
+// samplingParams are the sampling parameters of one prompt.
 type samplingParams struct {
 	sampling
 	named bool // the client gave the maximum of new tokens
 	path  string
 }
 
-// readSamplingParams reads one object for all sequences, or a list with one for each.
+// readSamplingParams reads one object for all prompts, or a list with one for each.
 func readSamplingParams(o *object, count int) []samplingParams {
 	list := make([]samplingParams, count)
 	read := func(inner *object) samplingParams {
@@ -176,23 +232,29 @@ func readSamplingParams(o *object, count int) []samplingParams {
 	objects := o.objects("sampling_params")
 	if len(objects) != count {
 		o.failField("sampling_params", "must be one object or %d, one for each prompt, not %d", count, len(objects))
+		for i := range list {
+			list[i].choices = 1
+		}
 		return list
 	}
 	for i, inner := range objects {
 		list[i] = read(inner)
+		if list[i].choices != list[0].choices {
+			inner.failField("n", "must be the same for all prompts, not %d and %d", list[0].choices, list[i].choices)
+		}
 	}
 	return list
 }
 
-func (s *Server) streamGenerate(ctx context.Context, events *eventStream, j *job, batch bool) {
+func (s *Server) streamGenerate(ctx context.Context, events *eventStream, j *job, req generateRequest) {
 	answers := make([]answer, len(j.sequences))
 	err := j.stream(ctx, func(index int, p piece) {
 		answers[index].add(p)
 		if p.text == "" && len(p.ids) == 0 && p.finish == nil {
 			return
 		}
-		chunk := s.generateAnswer(j.sequences[index], &answers[index])
-		if batch {
+		chunk := s.generateAnswer(j.sequences[index], req.wants[index], &answers[index])
+		if req.list {
 			chunk.Index = &index
 		}
 		events.send(chunk)
@@ -205,18 +267,22 @@ func (s *Server) streamGenerate(ctx context.Context, events *eventStream, j *job
 }
 
 // generateAnswer describes a sequence so far.
-func (s *Server) generateAnswer(q *sequence, a *answer) generateAnswer {
+func (s *Server) generateAnswer(q *sequence, want *wantNative, a *answer) generateAnswer {
 	ids := a.ids
 	if ids == nil {
 		ids = []int32{}
 	}
-	return generateAnswer{Text: a.text.String(), OutputIDs: ids, MetaInfo: s.metaInfo(q, a.finish)}
+	whole := generateAnswer{Text: a.text.String(), OutputIDs: ids, MetaInfo: s.metaInfo(q, a.finish)}
+	if want != nil {
+		whole.MetaInfo.nativeLogprobs = nativeForm(q.engine.tokenizer, want, q.prompt, a)
+	}
+	return whole
 }
 
 func (s *Server) metaInfo(q *sequence, finish *request.Finish) metaInfo {
 	m := metaInfo{
 		ID: q.rid, PromptTokens: q.promptTokens, CompletionTokens: q.completionTokens, CachedTokens: q.cachedTokens,
-		CachedTokensDetails: cachedDetails{Device: q.cachedTokens}, WeightVersion: weightVersion,
+		CachedTokensDetails: cachedDetails{Device: q.cachedTokens}, NumRetractions: q.retractions, WeightVersion: weightVersion, DPRank: q.dpRank,
 	}
 	if finish == nil {
 		return m

@@ -11,12 +11,13 @@ import (
 
 // job is one client request: its sequences, in the order of the answer.
 type job struct {
+	id        string // the client request's own: aborting what begins with it ends all sequences
 	sequences []*sequence
 }
 
 // start hands all sequences of a request to the rank, or none.
-func (s *Server) start(ctx context.Context, e *engine, specs []sequenceSpec) (*job, *apiError) {
-	j := &job{}
+func (s *Server) start(ctx context.Context, e *engine, id string, specs []sequenceSpec) (*job, *apiError) {
+	j := &job{id: id}
 	for _, spec := range specs {
 		q, err := s.submit(ctx, e, spec)
 		if err != nil {
@@ -89,14 +90,18 @@ func (s *Server) protect(f func()) (failed *apiError) {
 
 // answer is a whole sequence.
 type answer struct {
-	text   strings.Builder
-	ids    []int32
-	finish *request.Finish
+	text           strings.Builder
+	ids            []int32
+	logprobs       []request.TokenLogprobs // [len(ids)], when wanted
+	promptLogprobs []request.TokenLogprobs // from WantLogprobs.PromptFrom on
+	finish         *request.Finish
 }
 
 func (a *answer) add(p piece) {
 	a.text.WriteString(p.text)
 	a.ids = append(a.ids, p.ids...)
+	a.logprobs = append(a.logprobs, p.logprobs...)
+	a.promptLogprobs = append(a.promptLogprobs, p.promptLogprobs...)
 	a.finish = p.finish
 }
 

@@ -37,7 +37,7 @@ func over(t *testing.T, b *bench) string {
 // TestDisconnect: a client that goes away ends its sequences at the rank at once, and each is counted once.
 func TestDisconnect(t *testing.T) {
 	for _, body := range []string{
-		`{"prompt":[1],"rid":"r"}`, `{"prompt":[1],"rid":"r","stream":true}`, `{"prompt":[[1],[2]],"rid":"r","stream":true}`,
+		`{"prompt":[1],"rid":"r"}`, `{"prompt":[1],"rid":"r","stream":true}`, `{"prompt":[[1],[2]],"rid":"r","stream":true}`, `{"prompt":[1],"rid":"r","n":2}`,
 	} {
 		t.Run(body, func(t *testing.T) {
 			b := newBench(t, nil)
@@ -63,7 +63,7 @@ func TestDisconnect(t *testing.T) {
 					_ = answer.Body.Close()
 				}
 			}()
-			sequences := strings.Count(body, "],[") + 1
+			sequences := strings.Count(body, "],[") + strings.Count(body, `"n":2`) + 1
 			eventually(t, "the rank has the sequences", func() bool { return len(b.rank.asked()) == sequences })
 			cancel()
 			<-gone
@@ -226,7 +226,7 @@ func TestPanicInJob(t *testing.T) {
 	spec := func(rid string) sequenceSpec {
 		return sequenceSpec{rid: rid, prompt: []int32{1}, timeline: b.arrival()}
 	}
-	j, err := b.start(t.Context(), e, []sequenceSpec{spec("a"), spec("b")})
+	j, err := b.start(t.Context(), e, "r", []sequenceSpec{spec("a"), spec("b")})
 	if err != nil {
 		t.Fatal(err)
 	}

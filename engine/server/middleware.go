@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"os"
 	"runtime/debug"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -112,36 +111,8 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request) (*engine, *obje
 	if err != nil {
 		return nil, nil, err
 	}
-	checkDataRank(r.Header, o)
 	e, err := s.admit()
 	return e, o, err
-}
-
-// dataRankHeader names the data-parallel rank that a request is for; it wins over the body.
-const dataRankHeader = "X-Data-Parallel-Rank"
-
-// checkDataRank refuses a data-parallel rank that does not exist: an engine has one, 0.
-func checkDataRank(header http.Header, o *object) {
-	refuse := func(field string, format string, args ...any) {
-		o.failField(field, format+": this engine has one data-parallel rank, send 0 or leave it out", args...)
-	}
-	if text := header.Get(dataRankHeader); text != "" {
-		number, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
-		switch {
-		case err != nil:
-			refuse(dataRankHeader, "must be an integer, not %q", clip(text))
-		case number != 0:
-			refuse(dataRankHeader, "is %d", number)
-		}
-		return
-	}
-	for _, field := range []string{"routed_dp_rank", "data_parallel_rank", "disagg_prefill_dp_rank"} {
-		for _, number := range o.integers(field) {
-			if number != 0 {
-				refuse(field, "is %d", number)
-			}
-		}
-	}
 }
 
 // body reads and decodes a request's body. A body over the limit is read to a few times the limit, so that a client that

@@ -176,6 +176,16 @@ func (o *object) number(name string, fallback, low, high float64) float64 {
 	return value
 }
 
+// positive reads a number greater than 0 and at most high. What is too small for a float32 is still more than 0.
+func (o *object) positive(name string, fallback, high float64) float64 {
+	value := o.number(name, fallback, math.Inf(-1), math.Inf(1))
+	if !(value > 0 && value <= high) {
+		o.failField(name, "must be greater than 0 and at most %v, not %v", high, value)
+		return fallback
+	}
+	return max(value, math.SmallestNonzeroFloat32)
+}
+
 func boundsText(low, high float64) string {
 	if math.IsInf(high, 1) {
 		return fmt.Sprintf("at least %v", low)

@@ -8,7 +8,6 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/google/uuid"
 	"github.com/sluice-dev/sluice/engine/ledger"
 	"github.com/sluice-dev/sluice/engine/rank"
 	"github.com/sluice-dev/sluice/engine/request"
@@ -140,46 +139,18 @@ func boundNewTokens(info rank.Info, s *sampling, promptTokens int, param string)
 			return badField(fmt.Sprintf("stop_token_ids[%d]", i), "is token %d, but the model's tokens end at %d", id, info.VocabSize-1)
 		}
 	}
+	for _, bias := range s.LogitBias {
+		if int(bias.Token) >= info.VocabSize {
+			return badField("logit_bias", "has token %d, but the model's tokens end at %d", bias.Token, info.VocabSize-1)
+		}
+	}
 	return nil
 }
 
-// identity gives each sequence its rid: the client's, numbered when there are several, or a new one.
-func identity(o *object, count int) []string {
-	given := o.strings("rid")
-	for i, rid := range given {
-		switch {
-		case rid == "":
-			o.failField("rid", "must not be empty: leave it out to get one")
-		case len(rid) > 256:
-			o.failField("rid", "must have at most 256 bytes, but number %d has %d", i, len(rid))
-		}
-	}
-	rids := make([]string, count)
-	switch {
-	case len(given) == 0:
-		for i := range rids {
-			rids[i] = newRID()
-		}
-	case len(given) == count:
-		copy(rids, given)
-	case len(given) == 1:
-		for i := range rids {
-			rids[i] = fmt.Sprintf("%s_%d", given[0], i)
-		}
-	default:
-		o.failField("rid", "must be one string or %d, one for each prompt, not %d", count, len(given))
-	}
-	return rids
-}
-
-func newRID() string {
-	id := uuid.New()
-	return fmt.Sprintf("%x", id[:])
-}
-
-// readBootstraps reads where the two halves of each sequence meet. A unified engine has no use for it.
-func (s *Server) readBootstraps(o *object, count int) []*request.Bootstrap {
-	list := make([]*request.Bootstrap, count)
+// readBootstraps reads where the two halves of each sequence meet, n for each prompt. A unified engine has no use for it.
+// Both engines count the same way.
+func (s *Server) readBootstraps(o *object, prompts, n int) []*request.Bootstrap {
+	list := make([]*request.Bootstrap, prompts*n)
 	mode := s.cfg.Rank.Disagg.Mode
 	if mode == rank.ModeUnified {
 		return list
@@ -199,41 +170,48 @@ func (s *Server) readBootstraps(o *object, count int) []*request.Bootstrap {
 		name string
 		n    int
 	}{{"bootstrap_room", len(rooms)}, {"bootstrap_host", len(hosts)}, {"bootstrap_port", len(ports)}} {
-		if f.n > 1 && f.n != count {
-			o.failField(f.name, "must be one value or %d, one for each prompt, not %d", count, f.n)
+		if f.n > 1 && f.n != prompts {
+			o.failField(f.name, "must be one value or %d, one for each prompt, not %d", prompts, f.n)
 			return list
 		}
 	}
 	for i := range list {
 		b := &request.Bootstrap{Port: s.cfg.BootstrapPort}
 		if len(hosts) > 0 {
-			b.Host = hosts[min(i, len(hosts)-1)]
+			b.Host = hosts[min(i/n, len(hosts)-1)]
 			if !isHost(b.Host) {
 				o.failField("bootstrap_host", "must be a host name or an address, not %q", clip(b.Host))
 				return list
 			}
 		}
 		if len(ports) > 0 {
-			port := ports[min(i, len(ports)-1)]
+			port := ports[min(i/n, len(ports)-1)]
 			if port < 1 || port > 65535 {
 				o.failField("bootstrap_port", "must be from 1 to 65535, not %d", port)
 				return list
 			}
 			b.Port = int(port)
 		}
-		if len(rooms) == count {
-			b.Room = rooms[i]
-		} else if b.Room = rooms[0]; b.Host != request.FakeBootstrapHost {
-			b.Room += int64(i) // both engines count the same way
+		room := rooms[min(i/n, len(rooms)-1)]
+		switch {
+		case b.Host == request.FakeBootstrapHost:
+			b.Room = room
+		case len(rooms) == 1:
+			b.Room = room + int64(i)
+		default: // rooms of neighbours may be neighbours, so the further answers' are far away
+			b.Room = int64((uint64(room) + uint64(i%n)*roomStride) & math.MaxInt64)
 		}
-		if b.Room < 0 { // or past the largest
-			o.failField("bootstrap_room", "must be from 0 to %d, not %d", int64(math.MaxInt64), rooms[min(i, len(rooms)-1)])
+		if room < 0 || b.Room < 0 { // or past the largest
+			o.failField("bootstrap_room", "must be from 0 to %d, not %d", int64(math.MaxInt64), room)
 			return list
 		}
 		list[i] = b
 	}
 	return list
 }
+
+// roomStride is how far apart the rooms of the answers to one prompt are, where each prompt has its own room.
+const roomStride = 0x9e3779b97f4a7c15
 
 // isHost reports whether a text can be the host of a peer, alone: no port, no path, nothing that a URL would read
 // differently.
@@ -254,20 +232,6 @@ func isHost(text string) bool {
 
 // hostLabel is a part of a host name between two dots.
 var hostLabel = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?$`)
-
-// priority reads the field of that name.
-func priority(o *object) *int {
-	value := optionalInteger(o, "priority")
-	if value == nil {
-		return nil
-	}
-	if *value < math.MinInt32 || *value > math.MaxInt32 {
-		o.failField("priority", "must fit 32 bits, not be %d", *value)
-		return nil
-	}
-	p := int(*value)
-	return &p
-}
 
 // arrival starts the timeline of a client request; every sequence of it begins there.
 func (s *Server) arrival() ledger.Timeline {

@@ -109,9 +109,10 @@ func (r *scriptedRank) asked() []*request.Request {
 // say plays pieces of text, one output each, and a finish with the last. Each piece waits until the one before was taken.
 func (b *bench) say(finish request.Finish, pieces ...string) func(*request.Request, *rank.Stream, <-chan request.Outcome) {
 	return func(r *request.Request, s *rank.Stream, _ <-chan request.Outcome) {
-		out := request.Output{RID: r.RID, PromptTokens: len(r.PromptIDs), CachedTokens: 1}
+		out := request.Output{RID: r.RID, PromptTokens: len(r.PromptIDs), CachedTokens: 1, Retractions: 2}
 		for i, piece := range pieces {
 			out.TokenIDs = b.words.Encode(piece, false)
+			addLogprobs(r, &out)
 			out.CompletionTokens += len(out.TokenIDs)
 			if i == len(pieces)-1 {
 				out.Finish = &finish
@@ -121,6 +122,34 @@ func (b *bench) say(finish request.Finish, pieces ...string) func(*request.Reque
 			if out.Finish == nil {
 				<-taken
 			}
+		}
+	}
+}
+
+// addLogprobs gives an output what its request wants, in numbers that tell positions apart: token t has logprob -t/8, and
+// the likeliest and the asked ones count down from -1.
+func addLogprobs(r *request.Request, out *request.Output) {
+	out.Logprobs, out.PromptLogprobs = nil, nil
+	want := r.Logprobs
+	if want == nil {
+		return
+	}
+	one := func(id int32) request.TokenLogprobs {
+		l := request.TokenLogprobs{TokenLogprob: request.TokenLogprob{Token: id, Logprob: -float32(id) / 8}}
+		for i := range want.Top {
+			l.Top = append(l.Top, request.TokenLogprob{Token: id + int32(i), Logprob: -float32(i + 1)})
+		}
+		for _, asked := range want.TokenIDs {
+			l.Asked = append(l.Asked, request.TokenLogprob{Token: asked, Logprob: -float32(asked)})
+		}
+		return l
+	}
+	for _, id := range out.TokenIDs {
+		out.Logprobs = append(out.Logprobs, one(id))
+	}
+	if want.PromptFrom > 0 && out.CompletionTokens == 0 {
+		for _, id := range r.PromptIDs[want.PromptFrom:] {
+			out.PromptLogprobs = append(out.PromptLogprobs, one(id))
 		}
 	}
 }

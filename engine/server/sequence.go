@@ -12,15 +12,22 @@ import (
 
 // sequenceSpec is one sequence that a client asked for, checked and in tokens.
 type sequenceSpec struct {
-	rid       string
-	prompt    []int32 // [promptTokens], at least one
-	sampling  sampling
-	bootstrap *request.Bootstrap // nil on a unified engine
-	priority  *int
-	streaming bool
-	uncounted bool              // log_metrics=false: nothing of it reaches the metrics
-	labels    map[string]string // the client's custom labels, allowed keys only
-	timeline  ledger.Timeline   // in StageTokenize since the request's arrival
+	rid        string
+	choice     int     // among the answers to the same prompt
+	prompt     []int32 // [promptTokens], at least one
+	sampling   sampling
+	logprobs   *request.WantLogprobs // nil: none
+	turn       *request.Turn         // nil: not of a session
+	bootstrap  *request.Bootstrap    // nil on a unified engine
+	priority   *int
+	dpRank     *int
+	cacheKey   string
+	routingKey string
+	streaming  bool
+	uncounted  bool              // log_metrics=false: nothing of it reaches the metrics
+	unlogged   bool              // no_logs: nothing of it reaches the log
+	labels     map[string]string // the client's custom labels, allowed keys only
+	timeline   ledger.Timeline   // in StageTokenize since the request's arrival
 }
 
 // sequence is a sequence that the rank is working on. One goroutine owns it. It ends exactly once: with the piece that has
@@ -32,16 +39,18 @@ type sequence struct {
 	stream *rank.Stream
 	text   answerText
 
-	promptTokens, cachedTokens int
-	completionTokens           int // of the last piece; baseline of the inter-token latency
-	ended                      bool
+	promptTokens, cachedTokens, retractions int
+	completionTokens                        int // of the last piece; baseline of the inter-token latency
+	ended                                   bool
 }
 
 // piece is new output of a sequence as the client may see it.
 type piece struct {
-	text   string  // new text, without the stop that ended the sequence
-	ids    []int32 // new tokens
-	finish *request.Finish
+	text           string                  // new text, without the stop that ended the sequence
+	ids            []int32                 // new tokens
+	logprobs       []request.TokenLogprobs // of ids, when wanted
+	promptLogprobs []request.TokenLogprobs // new ones of the prompt, when wanted
+	finish         *request.Finish
 }
 
 // submit hands a sequence to the rank. On an error nothing of it is left behind.
@@ -59,8 +68,9 @@ func (s *Server) submit(ctx context.Context, e *engine, spec sequenceSpec) (*seq
 	}
 	q.timeline.Move(ledger.StageAPIServerDispatch)
 	stream, err := e.rank.Submit(ctx, &request.Request{
-		RID: spec.rid, PromptIDs: spec.prompt, Sampling: spec.sampling.Sampling, Bootstrap: spec.bootstrap, Priority: spec.priority,
-		LogMetrics: !spec.uncounted, ReceivedWallNanos: s.clock.Wall(q.timeline.Started()),
+		RID: spec.rid, PromptIDs: spec.prompt, Sampling: spec.sampling.Sampling, Grammar: spec.sampling.grammar, Logprobs: spec.logprobs,
+		Session: spec.turn, Bootstrap: spec.bootstrap, Priority: spec.priority, DPRank: spec.dpRank, CacheKey: spec.cacheKey,
+		RoutingKey: spec.routingKey, LogMetrics: !spec.uncounted, ReceivedWallNanos: s.clock.Wall(q.timeline.Started()),
 	})
 	if err != nil {
 		q.end()
@@ -92,21 +102,21 @@ func (q *sequence) next(ctx context.Context) (piece, *apiError) {
 	}
 	p := q.take(out)
 	if p.finish != nil && p.finish.Type == request.FinishAbort {
-		return piece{}, outcomeError(q.rid, *p.finish)
+		return piece{}, q.outcomeError(*p.finish)
 	}
 	return p, nil
 }
 
 // take books one output of the rank: time, counts and text.
 func (q *sequence) take(out request.Output) piece {
-	q.promptTokens, q.cachedTokens = out.PromptTokens, out.CachedTokens
+	q.promptTokens, q.cachedTokens, q.retractions = out.PromptTokens, out.CachedTokens, out.Retractions
 	aborted := out.Finish != nil && out.Finish.Type == request.FinishAbort
 	if !aborted { // an abort is no proof that the rank computes
 		q.server.outputs.mark()
 		q.keepTime(out.CompletionTokens)
 	}
 	q.completionTokens = out.CompletionTokens
-	p := piece{ids: out.TokenIDs, finish: out.Finish}
+	p := piece{ids: out.TokenIDs, logprobs: out.Logprobs, promptLogprobs: out.PromptLogprobs, finish: out.Finish}
 	if !aborted {
 		p.text = q.text.push(out.TokenIDs, out.Finish)
 	}

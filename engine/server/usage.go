@@ -14,11 +14,15 @@ type promptDetails struct {
 	CachedTokens int `json:"cached_tokens"`
 }
 
-// usage sums over the sequences of a job, which have ended.
+// usage sums over the sequences of a job, which have ended. A prompt counts once, however many answers there are to it.
 func (j *job) usage(cacheReport bool) *usage {
 	total := &usage{}
 	for _, q := range j.sequences {
-		total.add(q.usage(cacheReport))
+		u := q.usage(cacheReport)
+		if q.choice > 0 {
+			u = &usage{CompletionTokens: u.CompletionTokens, TotalTokens: u.CompletionTokens}
+		}
+		total.add(u)
 	}
 	return total
 }

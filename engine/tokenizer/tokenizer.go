@@ -181,6 +181,10 @@ func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) string {
 	return string(text)
 }
 
+// Piece gives the bytes that a token stands for, which need not be whole runes; a special token's are its name. Ids that
+// don't exist have none.
+func (t *Tokenizer) Piece(id int32) string { return t.piece(id, false) }
+
 // piece gives the bytes of an id.
 func (t *Tokenizer) piece(id int32, skipSpecial bool) string {
 	if id < 0 || int(id) >= len(t.pieces) || skipSpecial && t.special[id] {
