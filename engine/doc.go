@@ -10,11 +10,12 @@
 //  7. kvcache: the pages of KV memory and who holds them.
 //  8. runner: a step on the device, from tokens to the next tokens.
 //  9. model: the layers of an architecture and the files of its weights.
-//  10. sampling: logits to the next token.
-//  11. disagg: KV pages from a prefill rank to a decode rank.
-//  12. ledger: the stages of a request and the only clock.
-//  13. metrics: the table of families, the store of a process, the exposition of a replica.
-//  14. loads: the wire types of /v1/loads, which router and operator read too.
+//  10. parallel: the ranks of one copy of the model, and what they say to each other.
+//  11. sampling: logits to the next token.
+//  12. disagg: KV pages from a prefill rank to a decode rank.
+//  13. ledger: the stages of a request and the only clock.
+//  14. metrics: the table of families, the store of a process, the exposition of a replica.
+//  15. loads: the wire types of /v1/loads, which router and operator read too.
 //
 // What may import what is in hack/layers.
 package engine

@@ -91,6 +91,11 @@ func Rules() []Rule {
 			Why:  "a transfer moves bytes of pages between peers; it knows neither tensors nor batches",
 		},
 		{
+			Name: "parallel-moves-numbers", Dirs: []string{"engine/parallel"},
+			Deny: append(in("gpu", "engine"), "google.golang.org/grpc", "github.com/prometheus"), Allow: in("engine/parallel"),
+			Why: "the ranks of a world exchange numbers and bytes; tensors, requests and decisions belong to others",
+		},
+		{
 			Name: "plain-data", Dirs: []string{"engine/request", "engine/loads", "engine/ledger", "engine/scheduler/report"},
 			Deny:  []string{Module, "github.com", "google.golang.org", "golang.org/x", "k8s.io", "net/http"},
 			Allow: in("engine/request", "engine/loads", "engine/ledger"),
