@@ -118,7 +118,7 @@ func (s *Scheduler) growth(q *sequence) int {
 
 // kvTokens is the free pool tokens less what those that hold pages will probably still take.
 func (s *Scheduler) kvTokens() int {
-	n := s.pool.Stats().Allocatable()
+	n := s.roomTokens()
 	for _, st := range []state{stateRunning, statePrefilling, stateWaiting, stateTransferring} {
 		for _, q := range s.in[st] {
 			if len(q.pages) > 0 {

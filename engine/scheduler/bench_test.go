@@ -33,18 +33,19 @@ func BenchmarkDecodeStep(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
+			begin(b, s)
 			for i := range n {
 				r := &request.Request{RID: fmt.Sprint(i), PromptIDs: testPrompt(100, i), Sampling: request.Sampling{MaxNewTokens: 1 << 30, IgnoreEOS: true}}
 				if err := s.Submit(r, dropped{}); err != nil {
 					b.Fatal(err)
 				}
 			}
-			if _, err := s.step(context.Background()); err != nil {
+			if _, err := s.step(); err != nil {
 				b.Fatal(err)
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := s.step(context.Background()); err != nil {
+				if _, err := s.step(); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -69,6 +69,12 @@ type Config struct {
 	Timeouts         Timeouts
 	MixedChunk       bool // prefill chunks are computed together with decodes; needs ChunkTokens
 
+	// Overlap lets a step be decided and launched while the one before is computed.
+	Overlap bool
+	// Stages is the pipeline's stages: so many steps are in flight, with sequences of their own. 0 and 1: no pipeline. More
+	// than one stage has no Overlap.
+	Stages int
+
 	Seed uint64 // of the seeds drawn for requests that bring none
 
 	// TestRetractSteps > 0 retracts one sequence every so many decode steps, memory or not.
@@ -115,11 +121,29 @@ func (c Config) validate() error {
 	if c.MixedChunk && c.ChunkTokens == 0 {
 		errs = append(errs, errors.New("chunks are mixed with decodes, but prompts are not cut into chunks: give a chunk size"))
 	}
+	if c.Stages < 0 || c.Stages > 1 && c.Overlap {
+		errs = append(errs, fmt.Errorf("there are %d pipeline stages, overlap %t: give 0 or more, and no overlap with more than 1", c.Stages, c.Overlap))
+	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("scheduler config: %w", err)
 	}
 	return nil
 }
+
+// depth is the number of steps that may be in flight before a result is waited for.
+func (c Config) depth() int {
+	switch {
+	case c.Stages > 1:
+		return c.Stages
+	case c.Overlap:
+		return 2
+	default:
+		return 1
+	}
+}
+
+// overlaps reports whether a step may compute tokens that the step before samples.
+func (c Config) overlaps() bool { return c.Overlap && c.Stages <= 1 }
 
 // TailDecoder turns the last tokens of an answer into text, to find stop strings.
 type TailDecoder interface {

@@ -1,43 +1,88 @@
 package scheduler
 
 import (
-	"fmt"
-
 	"github.com/sluice-dev/sluice/engine/ledger"
 )
 
-// pickDecode takes every running sequence.
+// pickDecode takes the next token of every sequence that has one to compute: of running ones, and, with overlap, of those
+// whose prompt ends with a step in flight. With pipeline stages it takes a fair part of those that are not in flight.
 func (s *Scheduler) pickDecode() batch {
-	running := s.in[stateRunning]
-	if len(running) == 0 {
+	items := s.scratch.items[:0]
+	for _, st := range []state{stateRunning, statePrefilling} {
+		for _, q := range s.in[st] {
+			switch s.nextToken(q) {
+			case tokenReady:
+				items = append(items, item{seq: q, n: 1, decode: true})
+			case tokenAwaited:
+				return batch{}
+			case tokenNone:
+			}
+		}
+	}
+	items = s.microBatch(items)
+	s.scratch.items = items
+	if len(items) == 0 {
 		return batch{}
 	}
-	items := s.scratch.items[:0]
-	for _, q := range running {
-		items = append(items, item{seq: q, n: 1})
-	}
-	s.scratch.items = items
 	return batch{kind: decodeBatch, items: items}
 }
 
-// makeRoom gives every sequence of a decode batch the page that its token needs. When there are too few, sequences are
-// retracted until the rest fits; what remains is the batch.
-func (s *Scheduler) makeRoom(b batch) batch {
-	if b.kind != decodeBatch {
-		return b
+// readiness is whether a sequence's next token can be computed.
+type readiness uint8
+
+const (
+	tokenReady   readiness = iota // yes, if its last token is a future one by Row.Future
+	tokenNone                     // there is none, or not before results that come by themselves
+	tokenAwaited                  // not before results in flight, and others shall wait for it, else they would lose each other
+)
+
+// nextToken says whether q's next decode step can be launched.
+func (s *Scheduler) nextToken(q *sequence) readiness {
+	switch {
+	case q.state == statePrefilling && q.future == 0:
+		return tokenNone // its prompt is not launched to its end
+	case q.future == 0:
+		return tokenReady
+	case !s.cfg.overlaps() || s.cfg.Role == Prefill:
+		return tokenNone
+	case q.generated()+q.future >= q.req.Sampling.MaxNewTokens || len(q.tokens)+q.future >= s.limit:
+		return tokenNone // it ends with the token that is on its way
+	case q.future == 1 && q.step == s.flight.last && s.foresees(q):
+		return tokenReady
+	case q.state == stateRunning:
+		return tokenAwaited
+	default:
+		return tokenNone
 	}
-	retracted, input, output := 0, 0, 0
-	retract := func() {
+}
+
+// foresees reports whether q's next step can be launched before its newest token is known.
+func (s *Scheduler) foresees(*sequence) bool { return true }
+
+// microBatch leaves of items so many that each pipeline stage gets a fair part of what runs, those first whose last step
+// is longest ago.
+func (s *Scheduler) microBatch(items []item) []item { return items }
+
+// makeRoom gives every sequence of a decode batch the page that its token needs. When there are too few, sequences are
+// retracted until the rest fits; what remains is the batch. No sequence is retracted while steps are in flight: then the
+// batch is empty until their results are taken.
+func (s *Scheduler) makeRoom(b batch) (_ batch, retracted int) {
+	if b.kind != decodeBatch {
+		return b, 0
+	}
+	n := s.cfg.TestRetractSteps
+	forced := n > 0 && (s.steps.decodePicks+1)%n == 0
+	short := func() bool { return s.pagesNeeded(b)*s.cfg.PageSize > s.roomTokens() }
+	if (forced || short()) && len(s.flight.steps) > 0 {
+		return batch{}, 0
+	}
+	s.steps.decodePicks++
+	input, output := 0, 0
+	for short() || forced && retracted == 0 {
 		q := s.victim()
 		retracted, input, output = retracted+1, input+q.prompt, output+q.generated()
 		s.retract(q)
-	}
-	for s.pagesNeeded()*s.cfg.PageSize > s.pool.Stats().Allocatable() {
-		retract()
-	}
-	s.steps.decodePicks++
-	if n := s.cfg.TestRetractSteps; n > 0 && s.steps.decodePicks%n == 0 && retracted == 0 {
-		retract()
+		b = s.pickDecode()
 	}
 	if retracted > 0 {
 		s.reserve.raise(s.in[stateRunning])
@@ -48,26 +93,20 @@ func (s *Scheduler) makeRoom(b batch) batch {
 	} else {
 		s.reserve.decay()
 	}
-	for _, q := range s.in[stateRunning] {
-		var ok bool
-		if q.pages, ok = s.pool.Alloc(q.pages, s.pool.Pages(len(q.tokens))-len(q.pages)); !ok {
-			panic(fmt.Sprintf("scheduler: request %s has no page for token %d after the memory check", q.req.RID, len(q.tokens)))
-		}
-		if q.timeline.Stage() == ledger.StageDecodeWaiting {
-			s.enter(q, ledger.StageDecodeForward)
+	for _, i := range b.items {
+		s.allocate(i.seq, i.seq.launched+i.n)
+		if i.seq.timeline.Stage() == ledger.StageDecodeWaiting {
+			s.enter(i.seq, ledger.StageDecodeForward)
 		}
 	}
-	if retracted > 0 {
-		return s.pickDecode()
-	}
-	return b
+	return b, retracted
 }
 
-// pagesNeeded counts the pages that running sequences need for their next token and do not have.
-func (s *Scheduler) pagesNeeded() int {
+// pagesNeeded counts the pages that a batch needs and its sequences do not have.
+func (s *Scheduler) pagesNeeded(b batch) int {
 	n := 0
-	for _, q := range s.in[stateRunning] {
-		n += s.pool.Pages(len(q.tokens)) - len(q.pages)
+	for _, i := range b.items {
+		n += s.pagesFor(i.seq, i.seq.launched+i.n)
 	}
 	return n
 }
@@ -85,9 +124,12 @@ func (s *Scheduler) victim() *sequence {
 }
 
 // retract takes a running sequence's pages. It is recomputed later from its tokens, so its answer goes on as if nothing
-// had happened.
+// had happened. No step in flight has it.
 func (s *Scheduler) retract(q *sequence) {
+	if q.step > s.flight.over {
+		panic("scheduler: request " + q.req.RID + " is retracted while a step computes it")
+	}
 	s.releasePages(q)
-	q.computed = 0
+	q.computed, q.launched = 0, 0
 	s.becomeRetracted(q)
 }

@@ -5,12 +5,15 @@
 //
 // Read loop.go first: the numbered step. Then, along a request's path:
 //
+//	input.go      what comes from outside: messages, and what the clock decides
 //	scheduler.go  receives or refuses
 //	state.go      the states and every transition
 //	handover.go   queues of prefill and decode roles: bootstrap, prealloc, transfer
 //	prefill.go    picks prompts, whole or in chunks, within admission.go's budget
 //	decode.go     picks what runs, makes room for its tokens, retracts
-//	batch.go      the decision as a value, and its forward
+//	memory.go     pages: given, given back, held while somebody may touch them
+//	batch.go      the decision as a value
+//	launch.go     steps in flight: launched, computed by the executor's goroutine, taken in order
 //	result.go     tokens, finishes, hand-overs; the only place that ends a request
 //	stop.go       when a token ends its request
 //	observe.go    reports; load.go: the load at any moment

@@ -48,10 +48,19 @@ type Logprobs struct {
 	Prompt  []request.TokenLogprobs // by position
 }
 
-// Executor runs steps on one device. Not safe for concurrent use.
+// Executor runs steps on one device. It is called from one goroutine, in the order of the launches, one call at a time.
 type Executor interface {
 	// Execute computes rows together (prefill chunks and decodes may mix) and returns one Sampled per row, zero where
 	// Sample is false. layerDone, when not nil, is called after each layer's KV of all rows is written, in order of the
 	// layers, from the goroutine that called Execute. An error leaves the device unusable: the rank ends.
 	Execute(ctx context.Context, rows []Row, layerDone func(layer int)) ([]Sampled, error)
+}
+
+// Stage is an Executor that computes one stage of a pipeline: what it computes is over before the step's tokens are known.
+type Stage interface {
+	Executor
+	// Begin is Execute without the end: it returns when this stage has computed its part. tokens gives what Execute would
+	// have given, once the last stage has sampled; it is called once for each Begin, in their order, from another goroutine
+	// than Begin's, maybe while a later Begin is under way.
+	Begin(ctx context.Context, rows []Row, layerDone func(layer int)) (tokens func(context.Context) ([]Sampled, error), err error)
 }

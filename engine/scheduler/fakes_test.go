@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"testing"
 
 	"github.com/sluice-dev/sluice/engine/disagg"
 	"github.com/sluice-dev/sluice/engine/ledger"
@@ -29,6 +30,7 @@ type tape struct {
 	pages    map[int32][]int32 // [pageSize] tokens, -1 where nothing was written
 	fail     error
 	onBatch  func(rows []Row) // nil, or told of each batch before it is computed
+	previous []Sampled        // of the call before
 }
 
 func newTape(pageSize int) *tape { return &tape{pageSize: pageSize, pages: map[int32][]int32{}} }
@@ -52,6 +54,12 @@ func (x *tape) Execute(ctx context.Context, rows []Row, layerDone func(int)) ([]
 		x.onBatch(rows)
 	}
 	writers := map[int32]int{}
+	rows = slices.Clone(rows)
+	for i := range rows {
+		if r := &rows[i]; r.Future {
+			r.Tokens = []int32{x.previous[r.PreviousRow].Token}
+		}
+	}
 	for i, r := range rows {
 		if len(r.Tokens) == 0 || r.Params == nil || len(r.Pages)*x.pageSize < r.Start+len(r.Tokens) {
 			return nil, fmt.Errorf("row %d is not whole: %+v", i, r)
@@ -77,6 +85,7 @@ func (x *tape) Execute(ctx context.Context, rows []Row, layerDone func(int)) ([]
 			out[i].Token = nextToken(x.read(r.Pages, r.Start+len(r.Tokens)), r.Seed, r.Index)
 		}
 	}
+	x.previous = out
 	return out, nil
 }
 
@@ -387,6 +396,11 @@ type wireReceiver struct{ *wire }
 
 func (w wireReceiver) Open(at request.Bootstrap, prompt int) (Receiving, error) {
 	return w.open(at.Room, prompt, 1)
+}
+
+// begin starts the executor of a scheduler that a test steps by hand.
+func begin(t testing.TB, s *Scheduler) {
+	t.Cleanup(s.start(context.Background()))
 }
 
 func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }

@@ -17,13 +17,7 @@ import (
 //	decode   preallocating: see preallocate            transferring: Done → waiting
 //	both     Failed → finished
 func (s *Scheduler) pollTransfers() {
-	s.held = slices.DeleteFunc(s.held, func(h held) bool {
-		if !h.transfer.State().Terminal() {
-			return false
-		}
-		s.pool.Release(h.pages)
-		return true
-	})
+	s.settleHeld()
 	if s.cfg.Role == Unified {
 		return
 	}
@@ -104,18 +98,17 @@ func (s *Scheduler) preallocate() {
 	}
 	places := s.cfg.MaxRunning + min(s.cfg.MaxRunning, extraPlaces) - len(s.in[stateTransferring]) -
 		len(s.in[stateWaiting]) - len(s.in[stateRunning]) - len(s.in[statePrefilling])
-	free, kv := s.pool.Stats().Allocatable(), s.kvTokens()
+	free, kv := s.roomTokens(), s.kvTokens()
 	for _, q := range slices.Clone(s.in[statePreallocating]) {
 		if q.receiving == nil || q.receiving.State() != disagg.WaitingPages {
 			continue
 		}
-		pages := s.pool.Pages(q.prompt)
-		tokens := pages * s.cfg.PageSize
+		tokens := s.pagesFor(q, q.prompt) * s.cfg.PageSize
 		alone := free == s.pool.Stats().Capacity
 		if places < 1 || tokens > free || tokens+s.growth(q) > kv && !alone {
 			return
 		}
-		q.pages, _ = s.pool.Alloc(q.pages, pages)
+		s.allocate(q, q.prompt)
 		places, free, kv = places-1, free-tokens, kv-tokens-s.growth(q)
 		q.receiving.Allocate(q.pages)
 		s.becomeTransferring(q)
@@ -143,7 +136,7 @@ func (s *Scheduler) arrive(q *sequence) {
 	q.first = first
 	q.seed = first.Seed
 	q.tokens = append(q.tokens, first.Token)
-	q.computed = q.prompt
+	q.computed, q.launched = q.prompt, q.prompt
 	s.becomeWaiting(q)
 }
 
@@ -164,18 +157,4 @@ func (s *Scheduler) joinTransferred() {
 		s.lap(q, ledger.StageFakeOutput)
 		s.accept(q)
 	}
-}
-
-// releasePages gives a sequence's pages back, or holds them until its transfer is settled.
-func (s *Scheduler) releasePages(q *sequence) {
-	if len(q.pages) == 0 {
-		return
-	}
-	if t := q.transfer(); t != nil && !t.State().Terminal() {
-		s.pool.Hold(q.pages)
-		s.held = append(s.held, held{pages: q.pages, transfer: t})
-	} else {
-		s.pool.Free(q.pages)
-	}
-	q.pages = nil
 }

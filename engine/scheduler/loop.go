@@ -11,14 +11,25 @@ import (
 
 // Run schedules until ctx ends or the executor fails, and finishes every request before it returns: nil when ctx ended.
 // It may be called once. It is the only goroutine that touches the scheduler's state; the messages that it acts on are
-// listed in inbox.go. It works while there is a batch to compute and else sleeps until a message or a transfer wakes it.
+// listed in inbox.go. It works while there is something to compute and else sleeps until a message or a transfer wakes it.
 func (s *Scheduler) Run(ctx context.Context) error {
+	stop := s.start(ctx)
+	err := s.loop(ctx)
+	stop()
+	if err != nil && ctx.Err() == nil {
+		s.endAll(request.OutcomeInternal, "the engine failed: "+err.Error())
+		return err
+	}
+	s.endAll(request.OutcomeAbortedOperator, "the engine is shutting down")
+	return nil
+}
+
+func (s *Scheduler) loop(ctx context.Context) error {
 	idle := time.NewTimer(idleReportAge)
 	defer idle.Stop()
 	for ctx.Err() == nil {
-		worked, err := s.step(ctx)
-		if err != nil && ctx.Err() == nil {
-			s.endAll(request.OutcomeInternal, "the engine failed: "+err.Error())
+		worked, err := s.step()
+		if err != nil {
 			return err
 		}
 		if worked {
@@ -31,37 +42,41 @@ func (s *Scheduler) Run(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 	}
-	s.endAll(request.OutcomeAbortedOperator, "the engine is shutting down")
 	return nil
 }
 
 // step is one turn of the loop; worked is false when there was nothing to compute, and then only a message or a transfer
-// can change that.
-func (s *Scheduler) step(ctx context.Context) (worked bool, err error) {
-	// 1. Drain the inbox: receive or refuse requests, abort what messages name.
-	s.drain()
-	// 2. Poll transfers: queues of prefill and decode roles move on, settled pages come back. Transfers expire by themselves.
+// can change that. What it waits for depends on the state alone, so that ranks with the same input decide the same.
+func (s *Scheduler) step() (worked bool, err error) {
+	// 1. Take the input: messages, and what is decided by the clock.
+	in := s.takeInput()
+	// 2. Apply it: receive or refuse requests, abort, pause, continue, flush.
+	if err := s.apply(in); err != nil {
+		return false, err
+	}
+	// 3. Poll transfers: queues of prefill and decode roles move on, held pages come back. Transfers expire by themselves.
 	s.pollTransfers()
-	// 3. Pick a prefill batch, or a decode batch.
+	// 4. Pick a prefill batch, or a decode batch, among what is not waiting for a result.
 	b := s.pick()
-	worked = b.kind != noBatch
-	// 4. Check memory: pages for the tokens of a decode batch, retracting when there are too few.
-	b = s.makeRoom(b)
-	if b.kind != noBatch {
-		s.deliver(s.deps.Clock.Now())
+	// 5. Make room: pages for the tokens of a decode batch, retracting when there are too few.
+	b, retracted := s.makeRoom(b)
+	s.deliverIf(b.kind != noBatch)
+	// 6. Launch. The executor computes while the loop goes on.
+	s.launch(b)
+	// 7. Take the oldest result once enough is in flight, or when nothing could be launched: tokens, finishes, hand-overs.
+	took := len(s.flight.steps) >= s.cfg.depth() || b.kind == noBatch && len(s.flight.steps) > 0
+	if took {
+		if err := s.take(); err != nil {
+			return false, err
+		}
 	}
-	// 5. Forward.
-	r, err := s.forward(ctx, b)
-	if err != nil {
-		return false, fmt.Errorf("compute %s batch of %d: %w", b.kind, len(b.items), err)
+	// 8. Report.
+	worked = took || retracted > 0 || b.kind != noBatch
+	now := s.deps.Clock.Now()
+	if !worked {
+		s.reportIdle(now)
 	}
-	// 6. Process the results: tokens, finishes, hand-overs.
-	s.process(b, r)
-	// 7. Report.
-	if b.kind != noBatch || !worked {
-		s.report(b, r)
-	}
-	s.deliver(s.deps.Clock.Now())
+	s.deliver(now)
 
 	if kvcache.Invariants || s.checked {
 		if err := s.check(); err != nil {
@@ -71,38 +86,10 @@ func (s *Scheduler) step(ctx context.Context) (worked bool, err error) {
 	return worked, nil
 }
 
-func (s *Scheduler) drain() {
-	for _, m := range s.inbox.drain() {
-		switch m := m.(type) {
-		case submitMsg:
-			s.receive(m)
-		case abortMsg:
-			s.abort(m)
-		case flushMsg:
-			if len(s.live) > 0 || len(s.held) > 0 {
-				m.reply <- ErrBusy
-				continue
-			}
-			m.reply <- nil
-		case controlMsg:
-			m.reply <- s.control(m)
-		}
-	}
-}
-
-// control does what a controlMsg asks for.
-func (s *Scheduler) control(m controlMsg) error {
-	switch m.kind {
-	case controlPause:
-		return s.pause(m.mode)
-	case controlContinue:
-		return s.resume()
-	case controlOpenSession:
-		return s.openSession(m.session)
-	case controlCloseSession:
-		return s.closeSession(m.session.ID)
-	default:
-		panic(fmt.Sprintf("scheduler: a control message of kind %d", m.kind))
+// deliverIf delivers before a step that others may have to wait for.
+func (s *Scheduler) deliverIf(launching bool) {
+	if launching {
+		s.deliver(s.deps.Clock.Now())
 	}
 }
 
@@ -112,17 +99,14 @@ func (s *Scheduler) pick() batch {
 	s.joinTransferred()
 	s.preallocate()
 	if s.steps.prefilled {
-		s.steps.prefilled = false
 		if b := s.pickDecode(); b.kind != noBatch {
 			return b
 		}
 	}
-	b := s.pickPrefill()
-	if b.kind == noBatch {
-		b = s.pickDecode()
+	if b := s.pickPrefill(); b.kind != noBatch {
+		return b
 	}
-	s.steps.prefilled = b.kind == prefillBatch
-	return b
+	return s.pickDecode()
 }
 
 // check verifies the invariants of all sequences, lists and the pool.
@@ -140,7 +124,7 @@ func (s *Scheduler) check() error {
 			if s.live[q.req.RID] != q {
 				return fmt.Errorf("scheduler: request %s is %s, but not live", q.req.RID, q.state)
 			}
-			if err := q.check(s.cfg.PageSize); err != nil {
+			if err := q.check(s.cfg.PageSize, s.flight.over); err != nil {
 				return fmt.Errorf("scheduler: %w", err)
 			}
 			tables = append(tables, q.pages)

@@ -58,38 +58,42 @@ func (s *Scheduler) lapChunk(q *sequence) {
 	}
 }
 
-// report tells what the step did: after every prefill batch, after every DecodeInterval decode batches, and when idle.
-func (s *Scheduler) report(b batch, r result) {
-	switch b.kind {
+// report tells what a step did: after every prefill batch and after every DecodeInterval decode batches.
+func (s *Scheduler) report(st *launched) {
+	switch st.kind {
 	case prefillBatch:
-		if r.ended.Sub(s.steps.lastDecode) > int64(throughputAge) {
+		if st.ended.Sub(s.steps.lastDecode) > int64(throughputAge) {
 			s.steps.throughput = 0
 		}
-		s.deps.Reporter.RealtimeTokens(b.tokens(), 0, 0)
+		s.deps.Reporter.RealtimeTokens(tokensOfItems(st.items), 0, 0)
 		snap := s.snapshot(report.Prefill)
 		if s.cfg.Role == Prefill {
-			snap.NumRunningReqs = s.countItems(b.items)
+			snap.NumRunningReqs = s.countItems(st.items)
 		}
-		s.say(snap, r.ended)
+		s.say(snap, st.ended)
 	case decodeBatch:
-		s.deps.Reporter.RealtimeTokens(0, 0, len(b.items))
+		s.deps.Reporter.RealtimeTokens(0, 0, st.decoded)
 		if s.steps.decodeSteps%s.cfg.DecodeInterval != 0 {
 			return
 		}
-		if gap := r.ended.Sub(s.steps.lastDecode); gap > 0 {
+		if gap := st.ended.Sub(s.steps.lastDecode); gap > 0 {
 			s.steps.throughput = float64(s.steps.decodedSince) / (float64(gap) / float64(time.Second))
 		}
 		s.steps.decodedSince = 0
-		s.steps.lastDecode = r.ended
-		s.say(s.snapshot(report.Decode), r.ended)
-	default:
-		s.steps.throughput = 0
-		snap := s.snapshot(report.Idle)
-		if summarize(snap) == s.said && r.ended.Sub(s.steps.lastReport) <= int64(idleReportAge) {
-			return
-		}
-		s.say(snap, r.ended)
+		s.steps.lastDecode = st.ended
+		s.say(s.snapshot(report.Decode), st.ended)
+	case noBatch:
 	}
+}
+
+// reportIdle tells that nothing is computed, when that is news or old.
+func (s *Scheduler) reportIdle(now ledger.Instant) {
+	s.steps.throughput = 0
+	snap := s.snapshot(report.Idle)
+	if summarize(snap) == s.said && now.Sub(s.steps.lastReport) <= int64(idleReportAge) {
+		return
+	}
+	s.say(snap, now)
 }
 
 func (s *Scheduler) say(snap report.Snapshot, now ledger.Instant) {

@@ -1,7 +1,6 @@
 package scheduler
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -86,6 +85,7 @@ func TestSnapshot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	begin(t, s)
 	for room := range int64(3) { // prompts of 5, 6 and 7 tokens
 		r := &request.Request{
 			RID: string(rune('a' + room)), PromptIDs: testPrompt(int(room)+5, 1), Bootstrap: &request.Bootstrap{Host: "h", Port: 1, Room: room + 1},
@@ -95,12 +95,12 @@ func TestSnapshot(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := s.step(context.Background()); err != nil {
+	if _, err := s.step(); err != nil {
 		t.Fatal(err)
 	}
 	(&harness{t: t, s: s, wire: w, tape: newTape(4)}).command("room 1 pages")
 	clock.Advance(time.Second)
-	if _, err := s.step(context.Background()); err != nil {
+	if _, err := s.step(); err != nil {
 		t.Fatal(err)
 	}
 	want := report.Snapshot{

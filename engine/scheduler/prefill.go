@@ -1,9 +1,6 @@
 package scheduler
 
-import (
-	"fmt"
-	"math"
-)
+import "math"
 
 // pickPrefill continues the prompts that are partly computed and admits waiting sequences, first come first served,
 // within the budget. Admitted ones get pages for all their tokens at once, so a prompt that has begun never waits for
@@ -18,12 +15,12 @@ func (s *Scheduler) pickPrefill() batch {
 		inputTokens: s.cfg.MaxPrefillTokens,
 		chunkTokens: chunk,
 		kvTokens:    s.kvTokens(),
-		freeTokens:  s.pool.Stats().Allocatable(),
+		freeTokens:  s.roomTokens(),
 		alone:       len(s.in[stateRunning]) == 0 && len(s.in[statePrefilling]) == 0,
 	}
 	items := s.scratch.items[:0]
 	for _, q := range s.in[statePrefilling] {
-		if n := b.proceed(len(q.tokens) - q.computed); n > 0 {
+		if n := b.proceed(len(q.tokens) - q.launched); n > 0 {
 			items = append(items, item{seq: q, n: n})
 		}
 	}
@@ -32,15 +29,12 @@ func (s *Scheduler) pickPrefill() batch {
 		if q == nil {
 			break
 		}
-		pages := s.pool.Pages(len(q.tokens))
+		pages := s.pagesFor(q, len(q.tokens))
 		n, ok := b.take(want{tokens: len(q.tokens), poolTokens: pages * s.cfg.PageSize, growth: s.growth(q)})
 		if !ok {
 			break
 		}
-		if q.pages, ok = s.pool.Alloc(q.pages, pages); !ok {
-			panic(fmt.Sprintf("scheduler: admission gave request %s %d pages, but the pool has %d tokens free",
-				q.req.RID, pages, s.pool.Stats().Available))
-		}
+		s.allocate(q, len(q.tokens))
 		s.becomePrefilling(q)
 		items = append(items, item{seq: q, n: n})
 	}

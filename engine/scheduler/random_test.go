@@ -137,13 +137,15 @@ func TestSameTokensUnderEveryConfiguration(t *testing.T) {
 		for _, pageSize := range []int{1, 16, 64} {
 			for _, chunk := range []int{0, 7} {
 				for _, running := range []int{1, 5} {
-					for _, p := range pressures {
-						name := fmt.Sprintf("%v page %d chunk %d running %d %s", roles, pageSize, chunk, running, p.name)
+					for i, p := range slices.Concat(pressures, pressures) {
+						overlap := i >= len(pressures)
+						name := fmt.Sprintf("%v page %d chunk %d running %d %s overlap %t", roles, pageSize, chunk, running, p.name, overlap)
 						t.Run(name, func(t *testing.T) {
 							t.Parallel()
 							var cfgs []Config
 							for _, role := range roles {
 								cfg := testConfig(role, pageSize, p.capacity)
+								cfg.Overlap = overlap
 								cfg.MaxRunning, cfg.ChunkTokens, cfg.TestRetractSteps, cfg.MaxPrefillTokens = running, chunk, p.retract, 150
 								cfgs = append(cfgs, cfg)
 							}
@@ -185,6 +187,7 @@ func TestStorm(t *testing.T) {
 					cfg := testConfig(role, 1+rng.IntN(20), 200+rng.IntN(200))
 					cfg.ChunkTokens, cfg.MaxRunning, cfg.TestRetractSteps = rng.IntN(40), 1+rng.IntN(10), rng.IntN(6)
 					cfg.MaxQueued = rng.IntN(2) * 60
+					cfg.Overlap = rng.IntN(2) == 0
 					if len(cfgs) > 0 {
 						cfg.PageSize = cfgs[0].PageSize
 					}
@@ -341,6 +344,7 @@ func TestLoadCountsEveryRequestOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	begin(t, s)
 	reqs := randomRequests(rand.New(rand.NewPCG(1, 1)), 3, 4, 9)
 	for i, r := range reqs {
 		r.Sampling.MaxNewTokens, r.Sampling.IgnoreEOS = 9, true
@@ -351,7 +355,7 @@ func TestLoadCountsEveryRequestOnce(t *testing.T) {
 			t.Errorf("after %d submits before a step %d wait", i+1, l.NumWaitingReqs)
 		}
 	}
-	if _, err := s.step(context.Background()); err != nil {
+	if _, err := s.step(); err != nil {
 		t.Fatal(err)
 	}
 	if l := s.Load(); l.NumWaitingReqs != 0 || l.NumRunningReqs != 3 {

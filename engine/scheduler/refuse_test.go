@@ -1,7 +1,6 @@
 package scheduler
 
 import (
-	"context"
 	"math"
 	"testing"
 
@@ -47,6 +46,7 @@ func TestRefusals(t *testing.T) {
 				t.Fatal(err)
 			}
 			s.checked = true
+			begin(t, s)
 			r := &request.Request{RID: "a", PromptIDs: testPrompt(3, 1), Sampling: request.Sampling{MaxNewTokens: 2, IgnoreEOS: true}}
 			tt.change(r)
 			sink := newSink()
@@ -54,7 +54,7 @@ func TestRefusals(t *testing.T) {
 				t.Fatal(err)
 			}
 			for range 70 { // more steps than the pool has tokens
-				if _, err := s.step(context.Background()); err != nil {
+				if _, err := s.step(); err != nil {
 					t.Fatal(err)
 				}
 			}

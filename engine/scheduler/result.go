@@ -9,33 +9,41 @@ import (
 	"github.com/sluice-dev/sluice/engine/request"
 )
 
-// process takes the results of a forward: sequences have more KV, and those whose last token was computed one more token.
-func (s *Scheduler) process(b batch, r result) {
-	for at, i := range b.items {
+// process takes the results of a step: sequences have more KV, and those whose last token was computed one more token.
+// What came for a sequence that has ended meanwhile is dropped.
+func (s *Scheduler) process(st *launched) {
+	st.decoded = 0
+	for at, i := range st.items {
 		q := i.seq
-		last := i.last()
-		if q.sending != nil {
-			q.sent = s.sendable(i)
+		if q.state == stateFinished {
+			continue
 		}
 		q.computed += i.n
-		if !last {
+		if !i.sample {
 			s.lapChunk(q)
 			continue
 		}
-		q.tokens = append(q.tokens, r.sampled[at].Token)
+		q.future--
+		q.tokens = append(q.tokens, st.sampled[at].Token)
 		switch {
-		case b.kind == decodeBatch:
+		case i.decode:
+			st.decoded++
 			s.lap(q, ledger.StageDecodeLoop)
 			s.accept(q)
 		case s.cfg.Role == Prefill:
-			s.handOver(q, r.sampled[at])
+			s.handOver(q, st.sampled[at])
 		default:
 			s.accept(q)
 		}
 	}
-	if b.kind == decodeBatch {
+	switch st.kind {
+	case prefillBatch:
+		s.steps.prefillNanos += st.ended.Sub(st.started)
+		s.steps.prefillTokens += int64(tokensOfItems(st.items))
+	case decodeBatch:
 		s.steps.decodeSteps++
-		s.steps.decodedSince += len(b.items)
+		s.steps.decodedSince += st.decoded
+	case noBatch:
 	}
 }
 
@@ -58,6 +66,9 @@ func (s *Scheduler) accept(q *sequence) {
 	}
 	if q.state != stateRunning {
 		s.becomeRunning(q)
+		if q.future > 0 { // its first decode step is under way already
+			s.enter(q, ledger.StageDecodeForward)
+		}
 	}
 	s.tell(q, nil)
 }
@@ -100,7 +111,7 @@ func (s *Scheduler) finish(q *sequence, f request.Finish) ledger.Instant {
 		t.Abort(errors.New(f.String()))
 	}
 	s.releasePages(q)
-	q.computed = 0
+	q.computed, q.launched, q.future = 0, 0, 0
 	s.becomeFinished(q)
 	if s.live[q.req.RID] == q {
 		delete(s.live, q.req.RID)

@@ -1,7 +1,6 @@
 package scheduler
 
 import (
-	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -182,6 +181,7 @@ func (h *harness) engine(a args) {
 	cfg.ContextLength = a.number("context", cfg.ContextLength)
 	cfg.DecodeInterval = a.number("interval", cfg.DecodeInterval)
 	cfg.TestRetractSteps = a.number("retract", 0)
+	cfg.Overlap = a.named["overlap"] == "on"
 	h.tape, h.wire, h.clock, h.said, h.sinks = newTape(page), newWire(page), ledgertest.New(), newRecorder(), map[string]*inboxSink{}
 	h.wire.auto = false
 	h.tape.onBatch = h.batch
@@ -193,6 +193,7 @@ func (h *harness) engine(a args) {
 		h.t.Fatal(err)
 	}
 	h.s = s
+	begin(h.t, s)
 }
 
 func (h *harness) submit(a args) {
@@ -291,7 +292,7 @@ func (h *harness) room(a args) {
 func (h *harness) step() {
 	before := len(h.said.lines)
 	h.clock.Advance(100 * time.Millisecond)
-	if _, err := h.s.step(context.Background()); err != nil {
+	if _, err := h.s.step(); err != nil {
 		h.t.Fatal(err)
 	}
 	if err := h.s.check(); err != nil {

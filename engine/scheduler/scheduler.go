@@ -29,6 +29,8 @@ type Scheduler struct {
 	arrivals int64
 	seeds    *rand.Rand
 
+	flight flight // what is being computed
+
 	told      []told // not delivered yet
 	taken     int    // submissions drained since the load was published
 	takenToks int    // of their prompts
@@ -41,17 +43,11 @@ type Scheduler struct {
 	checked bool // check after every step, as in builds with kvcache.Invariants
 }
 
-// held are pages of an ended sequence whose transfer isn't settled.
-type held struct {
-	pages    []int32
-	transfer Transfer
-}
-
 // counters are what the steps since the start have come to.
 type counters struct {
 	decodePicks   int   // decode batches picked, also those that retraction emptied
 	decodeSteps   int   // decode batches computed
-	prefilled     bool  // the last batch was a prefill batch
+	prefilled     bool  // the last launched batch was a prefill batch
 	prefillTokens int64 // computed prompt tokens
 	prefillNanos  int64 // time in prefill batches
 	lastTransfer  report.KVTransfer
@@ -285,6 +281,7 @@ func (s *Scheduler) all() []*sequence {
 
 // endAll finishes everything when Run returns; message is for the clients.
 func (s *Scheduler) endAll(outcome request.Outcome, message string) {
+	s.settleHeld()
 	for _, q := range s.all() {
 		s.finish(q, aborted(outcome, message))
 	}

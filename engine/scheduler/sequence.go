@@ -17,10 +17,17 @@ type Sink interface {
 //
 // Invariants, verified by check:
 //
-//	0 <= computed <= len(tokens);  prompt <= len(tokens);  0 <= delivered <= len(tokens) - prompt
-//	pages cover [0, computed), and in prefilling, running, inflight and transferring [0, computed or prompt) exactly as
+//	0 <= computed <= launched <= len(tokens) + future;  prompt <= len(tokens);  0 <= delivered <= len(tokens) - prompt
+//	0 <= future <= the steps in flight that it is in;  in none of them: launched = computed and future = 0
+//	pages cover [0, launched), and in prefilling, running, inflight and transferring [0, launched or prompt) exactly as
 //	their comments in state.go say
-//	running: computed = len(tokens) - 1
+//	running: launched = len(tokens) + future - 1
+//
+// A step in flight computes tokens [computed, launched) or a part of them; the token that it samples is a future one until
+// its result is taken:
+//
+//	tokens  [ prompt ........ | answer ..... ] + future
+//	KV      [ computed ........ | launched ..... )
 type sequence struct {
 	req     *request.Request
 	sink    Sink
@@ -32,14 +39,18 @@ type sequence struct {
 
 	tokens    []int32 // the prompt, then the answer; elements never change once written
 	prompt    int     // length of the prompt
-	computed  int     // tokens whose KV is in pages
+	computed  int     // tokens whose KV is in pages, of steps that are over
+	launched  int     // and of those in flight
+	future    int     // tokens that steps in flight sample; they follow tokens
+	step      int64   // the newest step that it was in, 0: none
+	row       int     // its row there
 	pages     []int32 // page table
 	delivered int     // answer tokens that the sink has
 
 	seed uint64
 
 	sending   Sending      // prefill, nil on the fake path
-	sent      int          // pages given to sending, all layers
+	sent      int          // pages that launched steps give to sending, all layers
 	receiving Receiving    // decode, nil on the fake path
 	first     disagg.First // what prefill handed over
 }
@@ -59,26 +70,28 @@ func (q *sequence) transfer() Transfer {
 	}
 }
 
-// check verifies the invariants.
-func (q *sequence) check(pageSize int) error {
+// check verifies the invariants; steps up to over are over.
+func (q *sequence) check(pageSize int, over int64) error {
 	fail := func(format string, args ...any) error {
-		return fmt.Errorf("request %s, %s, prompt %d, tokens %d, computed %d, pages %d: %s",
-			q.req.RID, q.state, q.prompt, len(q.tokens), q.computed, len(q.pages), fmt.Sprintf(format, args...))
+		return fmt.Errorf("request %s, %s, prompt %d, tokens %d + %d, computed %d, launched %d, pages %d: %s",
+			q.req.RID, q.state, q.prompt, len(q.tokens), q.future, q.computed, q.launched, len(q.pages), fmt.Sprintf(format, args...))
 	}
 	covered := len(q.pages) * pageSize
 	switch {
-	case q.computed < 0 || q.computed > len(q.tokens) || q.prompt > len(q.tokens):
-		return fail("want 0 <= computed <= tokens and prompt <= tokens")
+	case q.computed < 0 || q.computed > q.launched || q.launched > len(q.tokens)+q.future || q.prompt > len(q.tokens):
+		return fail("want 0 <= computed <= launched <= tokens + future and prompt <= tokens")
+	case q.future < 0 || q.step <= over && (q.future > 0 || q.launched > q.computed):
+		return fail("its newest step, %d, is over: want no future tokens and all that was launched computed", q.step)
 	case q.delivered < 0 || q.delivered > q.generated():
 		return fail("delivered is %d, want 0 <= delivered <= tokens - prompt", q.delivered)
-	case covered < q.computed:
-		return fail("pages cover %d tokens, want at least computed", covered)
-	case covered >= len(q.tokens)+pageSize:
+	case covered < q.launched:
+		return fail("pages cover %d tokens, want at least launched", covered)
+	case covered >= len(q.tokens)+q.future+pageSize:
 		return fail("pages cover %d tokens, a page more than tokens", covered)
 	}
 	switch q.state {
 	case stateNew, stateBootstrapping, statePreallocating, stateRetracted, stateFinished:
-		if len(q.pages) > 0 || q.computed > 0 {
+		if len(q.pages) > 0 || q.launched > 0 {
 			return fail("want no pages and nothing computed")
 		}
 	case stateWaiting:
@@ -94,8 +107,8 @@ func (q *sequence) check(pageSize int) error {
 			return fail("want pages for all tokens, not all computed")
 		}
 	case stateRunning:
-		if q.computed != len(q.tokens)-1 {
-			return fail("want all tokens but the last computed")
+		if q.launched != len(q.tokens)+q.future-1 {
+			return fail("want all tokens but the last launched")
 		}
 	case stateInflight:
 		if q.computed != q.prompt || q.generated() != 1 {

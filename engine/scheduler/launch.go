@@ -1,0 +1,205 @@
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/sluice-dev/sluice/engine/ledger"
+)
+
+// launched is a step on its way: written by launch, then the executor's goroutine's, and the loop's again once done has a
+// value. It is reused.
+type launched struct {
+	number int64 // 1 for the first step of a scheduler
+	kind   batchKind
+	items  []item
+
+	rows   []Row
+	tables []int32   // backs the rows' page tables: those of sequences may change while the step is under way
+	sends  []sending // what leaves layer by layer
+
+	done           chan struct{} // capacity 1
+	started, ended ledger.Instant
+	tokens         func(context.Context) ([]Sampled, error) // of a pipeline stage; else nil
+	sampled        []Sampled                                // one per item
+	decoded        int                                      // decode items whose sequence had not ended meanwhile
+	err            error
+}
+
+// sending is the pages [from, to) of one sequence that a step makes final.
+type sending struct {
+	to    Sending
+	from  int // ordinal of pages[0]
+	pages []int32
+}
+
+// flight is the steps that are launched and not taken.
+//
+// Invariants: over <= last; steps are numbered over+1 to last, oldest first; len(steps) <= depth.
+type flight struct {
+	steps []*launched
+	spare []*launched
+	last  int64 // number of the newest step
+	over  int64 // steps up to this one touch no page any more
+
+	ctx  context.Context // of Execute
+	work chan *launched  // to the executor's goroutine
+}
+
+// start begins to execute what is launched, in that order, on a goroutine of its own. stop ends it once the steps in
+// flight are over; their results are dropped.
+func (s *Scheduler) start(ctx context.Context) (stop func()) {
+	f := &s.flight
+	f.ctx, f.work = ctx, make(chan *launched, s.cfg.depth())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		var failed error // an executor that failed computes nothing any more
+		for st := range f.work {
+			if st.err = failed; failed == nil {
+				s.execute(ctx, st)
+				failed = st.err
+			}
+			st.done <- struct{}{}
+		}
+	})
+	return func() {
+		close(f.work)
+		wg.Wait()
+		f.steps, f.over = nil, f.last
+	}
+}
+
+// execute runs on the executor's goroutine.
+func (s *Scheduler) execute(ctx context.Context, st *launched) {
+	var layerDone func(layer int)
+	if len(st.sends) > 0 {
+		layerDone = func(layer int) {
+			for _, x := range st.sends {
+				for i, page := range x.pages {
+					x.to.Send(layer, x.from+i, page)
+				}
+			}
+		}
+	}
+	st.started = s.deps.Clock.Now()
+	if stage, ok := s.deps.Executor.(Stage); ok {
+		st.tokens, st.err = stage.Begin(ctx, st.rows, layerDone)
+	} else {
+		st.sampled, st.err = s.deps.Executor.Execute(ctx, st.rows, layerDone)
+	}
+	st.ended = s.deps.Clock.Now()
+}
+
+// launch gives the batch to the executor and returns. From now on its sequences count what it computes as launched.
+func (s *Scheduler) launch(b batch) {
+	if b.kind == noBatch {
+		return
+	}
+	f := &s.flight
+	st := s.spareStep()
+	f.last++
+	st.number, st.kind, st.items = f.last, b.kind, append(st.items[:0], b.items...)
+	pages := 0
+	for _, i := range b.items {
+		pages += len(i.seq.pages)
+	}
+	st.tables = slices.Grow(st.tables[:0], pages)
+	for at := range st.items {
+		i := &st.items[at]
+		q := i.seq
+		i.sample = i.last()
+		from := len(st.tables)
+		st.tables = append(st.tables, q.pages...)
+		row := Row{
+			Start:        q.launched,
+			Pages:        st.tables[from:len(st.tables):len(st.tables)],
+			Sample:       i.sample,
+			Params:       &q.req.Sampling,
+			Seed:         q.seed,
+			Index:        q.generated() + q.future,
+			History:      q.tokens[:len(q.tokens):len(q.tokens)],
+			PromptTokens: q.prompt,
+			Logprobs:     q.req.Logprobs,
+		}
+		if q.launched < len(q.tokens) {
+			row.Tokens = q.tokens[q.launched : q.launched+i.n]
+		} else {
+			row.Future, row.PreviousRow = true, q.row
+		}
+		st.rows = append(st.rows, row)
+		q.launched += i.n
+		if i.sample {
+			q.future++
+		}
+		q.step, q.row = st.number, at
+		if q.sending != nil {
+			if to := s.sendable(q); to > q.sent {
+				st.sends = append(st.sends, sending{to: q.sending, from: q.sent, pages: row.Pages[q.sent:to]})
+				q.sent = to
+			}
+		}
+	}
+	f.steps = append(f.steps, st)
+	s.steps.prefilled = b.kind == prefillBatch
+	f.work <- st
+}
+
+// sendable is the number of q's pages whose KV is final once all that is launched is computed.
+func (s *Scheduler) sendable(q *sequence) int {
+	if q.launched == len(q.tokens) {
+		return s.pool.Pages(q.launched)
+	}
+	return q.launched / s.cfg.PageSize
+}
+
+func (s *Scheduler) spareStep() *launched {
+	f := &s.flight
+	if n := len(f.spare); n > 0 {
+		st := f.spare[n-1]
+		f.spare = f.spare[:n-1]
+		return st
+	}
+	return &launched{done: make(chan struct{}, 1)}
+}
+
+// take waits for the oldest step in flight and processes its results.
+func (s *Scheduler) take() error {
+	f := &s.flight
+	st := f.steps[0]
+	<-st.done
+	if st.err == nil && st.tokens != nil {
+		st.sampled, st.err = st.tokens(f.ctx)
+		st.ended = s.deps.Clock.Now()
+	}
+	if st.err != nil {
+		// It stays in flight: its pages are given to nobody.
+		st.done <- struct{}{}
+		return fmt.Errorf("compute %s batch of %d: %w", st.kind, len(st.items), st.err)
+	}
+	f.steps = slices.Delete(f.steps, 0, 1)
+	f.over = st.number
+	s.process(st)
+	s.settleHeld()
+	s.report(st)
+
+	clear(st.rows)
+	clear(st.items)
+	clear(st.sends)
+	st.rows, st.items, st.sends, st.tables = st.rows[:0], st.items[:0], st.sends[:0], st.tables[:0]
+	st.sampled, st.tokens = nil, nil
+	f.spare = append(f.spare, st)
+	return nil
+}
+
+// settle takes the results of all steps in flight: for decisions that need to know every token, or to have every page to
+// themselves.
+func (s *Scheduler) settle() error {
+	for len(s.flight.steps) > 0 {
+		if err := s.take(); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,61 @@
+package scheduler
+
+import (
+	"fmt"
+	"slices"
+)
+
+// What a sequence gets and gives back. Nothing else calls the pool's Alloc, Free, Hold and Release.
+
+// held are pages of a sequence that has ended or was retracted, which somebody may still touch.
+type held struct {
+	pages    []int32
+	transfer Transfer // until it is settled; nil: there is none
+	step     int64    // and until this step is over
+}
+
+// roomTokens is what the next allocations can get.
+func (s *Scheduler) roomTokens() int { return s.pool.Stats().Allocatable() }
+
+// pagesFor is the number of pages that q lacks to hold its first n tokens.
+func (s *Scheduler) pagesFor(q *sequence, n int) int { return max(s.pool.Pages(n)-len(q.pages), 0) }
+
+// allocate gives q the pages that it lacks to hold its first n tokens. The caller has made sure that there are so many.
+func (s *Scheduler) allocate(q *sequence, n int) {
+	var ok bool
+	if q.pages, ok = s.pool.Alloc(q.pages, s.pagesFor(q, n)); !ok {
+		panic(fmt.Sprintf("scheduler: request %s has no pages for %d tokens after the memory check: it has %d, and %d tokens are free",
+			q.req.RID, n, len(q.pages), s.pool.Stats().Available))
+	}
+}
+
+// releasePages gives a sequence's pages back, or holds them until its transfer is settled and the steps that it is in are
+// over.
+func (s *Scheduler) releasePages(q *sequence) {
+	if len(q.pages) == 0 {
+		return
+	}
+	h := held{pages: q.pages, transfer: q.transfer(), step: q.step}
+	if s.settled(h) {
+		s.pool.Free(q.pages)
+	} else {
+		s.pool.Hold(q.pages)
+		s.held = append(s.held, h)
+	}
+	q.pages = nil
+}
+
+func (s *Scheduler) settled(h held) bool {
+	return h.step <= s.flight.over && (h.transfer == nil || h.transfer.State().Terminal())
+}
+
+// settleHeld frees held pages that nobody touches any more.
+func (s *Scheduler) settleHeld() {
+	s.held = slices.DeleteFunc(s.held, func(h held) bool {
+		if !s.settled(h) {
+			return false
+		}
+		s.pool.Release(h.pages)
+		return true
+	})
+}
