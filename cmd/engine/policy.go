@@ -19,6 +19,8 @@ func policyFlags(f *pflag.FlagSet, r *rank.Config) {
 	f.Var(oneOf(&r.RetractionPolicy, "length", "priority"), "retraction-policy", "who loses its KV first when memory is short: length (short answer, long prompt) or priority")
 	f.BoolVar(&r.EnableMixedChunk, "enable-mixed-chunk", false, "compute chunks of prompts together with decodes")
 
+	f.BoolVar(&r.DisableOverlapSchedule, "disable-overlap-schedule", false, "decide a step only when the results of the one before are known, instead of while it is computed")
+
 	f.BoolVar(&r.Priority.Enabled, "enable-priority-scheduling", false, "serve requests in the order of their priority, higher values first")
 	f.Var(optional{&r.Priority.Default}, "default-priority-value", "priority of requests that bring none (default: they come after all others)")
 	f.BoolVar(&r.Priority.LowFirst, "schedule-low-priority-values-first", false, "lower priority values are more urgent")

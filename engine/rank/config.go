@@ -50,6 +50,9 @@ type Config struct {
 	RetractionPolicy         string  `json:"retractionPolicy"`         // length or priority; empty: length
 	EnableMixedChunk         bool    `json:"enableMixedChunk"`         // prefill chunks are computed together with decodes
 
+	// DisableOverlapSchedule decides a step only when the results of the one before are known.
+	DisableOverlapSchedule bool `json:"disableOverlapSchedule"`
+
 	Priority PriorityConfig `json:"priority"`
 
 	RequestWaitingTimeout time.Duration `json:"requestWaitingTimeout"` // in the waiting queue; 0: none

@@ -147,6 +147,7 @@ func schedulerConfig(cfg Config, info Info) scheduler.Config {
 		Timeouts: scheduler.Timeouts{
 			WaitingNanos: int64(cfg.RequestWaitingTimeout), RunningNanos: int64(cfg.RequestRunningTimeout),
 		},
+		Overlap:          !cfg.DisableOverlapSchedule,
 		MixedChunk:       cfg.EnableMixedChunk,
 		Seed:             cfg.Seed,
 		TestRetractSteps: cfg.TestRetractSteps,

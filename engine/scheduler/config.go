@@ -69,10 +69,10 @@ type Config struct {
 	Timeouts         Timeouts
 	MixedChunk       bool // prefill chunks are computed together with decodes; needs ChunkTokens
 
-	// Overlap lets a step be decided and launched while the one before is computed.
+	// Overlap lets a step be decided and launched while the one before is computed, also when it computes tokens that the
+	// one before samples. With more than one stage there are other steps to launch instead, and it does nothing.
 	Overlap bool
-	// Stages is the pipeline's stages: so many steps are in flight, with sequences of their own. 0 and 1: no pipeline. More
-	// than one stage has no Overlap.
+	// Stages is the pipeline's stages: so many steps are in flight, with sequences of their own. 0 and 1: no pipeline.
 	Stages int
 
 	Seed uint64 // of the seeds drawn for requests that bring none
@@ -121,8 +121,8 @@ func (c Config) validate() error {
 	if c.MixedChunk && c.ChunkTokens == 0 {
 		errs = append(errs, errors.New("chunks are mixed with decodes, but prompts are not cut into chunks: give a chunk size"))
 	}
-	if c.Stages < 0 || c.Stages > 1 && c.Overlap {
-		errs = append(errs, fmt.Errorf("there are %d pipeline stages, overlap %t: give 0 or more, and no overlap with more than 1", c.Stages, c.Overlap))
+	if c.Stages < 0 {
+		errs = append(errs, fmt.Errorf("there are %d pipeline stages: give at least 1, or 0 for no pipeline", c.Stages))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("scheduler config: %w", err)
