@@ -12,10 +12,11 @@
 //  9. model: the layers of an architecture and the files of its weights.
 //  10. parallel: the ranks of one copy of the model, and what they say to each other.
 //  11. sampling: logits to the next token.
-//  12. disagg: KV pages from a prefill rank to a decode rank.
-//  13. ledger: the stages of a request and the only clock.
-//  14. metrics: the table of families, the store of a process, the exposition of a replica.
-//  15. loads: the wire types of /v1/loads, which router and operator read too.
+//  12. grammar: schemas and expressions to the tokens that may come next.
+//  13. disagg: KV pages from a prefill rank to a decode rank.
+//  14. ledger: the stages of a request and the only clock.
+//  15. metrics: the table of families, the store of a process, the exposition of a replica.
+//  16. loads: the wire types of /v1/loads, which router and operator read too.
 //
 // What may import what is in hack/layers.
 package engine

@@ -91,6 +91,11 @@ func Rules() []Rule {
 			Why:  "a transfer moves bytes of pages between peers; it knows neither tensors nor batches",
 		},
 		{
+			Name: "grammar-is-bytes", Dirs: []string{"engine/grammar"},
+			Deny: append(in("gpu", "engine"), "net/http", "google.golang.org/grpc", "github.com/prometheus"), Allow: in("engine/grammar"),
+			Why: "a grammar is bytes in, token masks out; tokenizers, requests and schedulers belong to others",
+		},
+		{
 			Name: "parallel-moves-numbers", Dirs: []string{"engine/parallel"},
 			Deny: append(in("gpu", "engine"), "google.golang.org/grpc", "github.com/prometheus"), Allow: in("engine/parallel"),
 			Why: "the ranks of a world exchange numbers and bytes; tensors, requests and decisions belong to others",

@@ -1,0 +1,268 @@
+package grammar
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"fmt"
+	"regexp/syntax"
+	"sync"
+	"unicode/utf8"
+)
+
+// Kind is what a Source is written in.
+type Kind string
+
+// The kinds.
+const (
+	JSONSchema Kind = "json_schema"
+	Regex      Kind = "regex"
+	JSONObject Kind = "json_object" // any object; there is no source
+)
+
+// Spec is what a text has to be.
+//
+// An expression has to match the whole text; regex.go says which there are.
+//
+// A schema admits JSON without spaces around it and with Config.Whitespace after { [ : and , and before } and ]. Every
+// text that comes out satisfies the schema, but not every value that would satisfy it can come out:
+//   - properties come in the order of the schema, then those that are only in required, then others;
+//   - without additionalProperties there are no others beside properties; without items no others after prefixItems;
+//   - pattern has to match the whole string, and format is enforced;
+//   - strings use an escape where a pattern, const or enum leaves one a choice only if they must;
+//   - numbers have at most 18 digits before and 17 after the point unless a bound has more, exponents of at most 2 digits,
+//     and none where there are bounds;
+//   - oneOf is anyOf: that a second alternative does not hold is not enforced;
+//   - keywords that nobody knows are ignored, as the specification asks.
+//
+// Keywords that are known and not enforced are an *UnsupportedError.
+type Spec struct {
+	Kind   Kind
+	Source string
+}
+
+// Limits bound what a source may cost. Zero fields take the defaults.
+type Limits struct {
+	SourceBytes    int // of a source
+	Nodes          int // of an automaton before the steps that consume nothing are gone
+	Work           int // steps to remove those
+	Depth          int // of JSON and of schemas in schemas
+	Repeat         int // of minLength, maxItems and their like
+	Configurations int // ways to read one text at once
+	MaskWork       int // steps for one mask
+}
+
+func (l Limits) withDefaults() Limits {
+	for _, field := range []struct {
+		value     *int
+		otherwise int
+	}{
+		{&l.SourceBytes, 256 << 10}, {&l.Nodes, 100_000}, {&l.Work, 4_000_000}, {&l.Depth, 128}, {&l.Repeat, 1 << 20},
+		{&l.Configurations, 1024}, {&l.MaskWork, 20_000_000},
+	} {
+		if *field.value == 0 {
+			*field.value = field.otherwise
+		}
+	}
+	return l
+}
+
+// Config is how a Compiler works. Zero fields take the defaults.
+type Config struct {
+	Limits Limits
+	// Whitespace is the expression of what may stand between parts of JSON; only JSON's white space may be in it. The
+	// default is nothing, a space, or a line feed and up to 32 spaces or tabs: texts may be compact, on one line or
+	// indented, and can't go on with white space for ever. `` by itself is NoWhitespace.
+	Whitespace string
+	// Grammars is how many compiled sources are kept at most; 128 by default.
+	Grammars int
+	// KeepBytes is how much each grammar keeps of what it found out, besides what one step needs; 32 MiB by default.
+	KeepBytes int
+}
+
+// The expressions of Config.Whitespace.
+const (
+	DefaultWhitespace = `( |\n[ \t]{0,32})?`
+	NoWhitespace      = `()`
+)
+
+// Compiler makes grammars over one vocabulary. It is safe for concurrent use.
+type Compiler struct {
+	trie       *trie
+	tokens     [][]byte
+	config     Config
+	whitespace *syntax.Regexp
+
+	mu      sync.Mutex
+	entries map[Spec]*entry
+	recent  *list.List // of *entry that are done, most recent first
+}
+
+// entry is a source that was asked for.
+type entry struct {
+	spec    Spec
+	waiters int                // who waits; the last to go cancels
+	cancel  context.CancelFunc // of the build
+	done    chan struct{}      // closed when grammar or err is set
+	grammar *Grammar
+	err     error
+	place   *list.Element // in recent, once done
+}
+
+// NewCompiler makes a compiler. The vocabulary must not change afterwards.
+func NewCompiler(v Vocabulary, c Config) (*Compiler, error) {
+	if err := v.validate(); err != nil {
+		return nil, err
+	}
+	c.Limits = c.Limits.withDefaults()
+	if c.Grammars == 0 {
+		c.Grammars = 128
+	}
+	if c.KeepBytes == 0 {
+		c.KeepBytes = 32 << 20
+	}
+	if c.Whitespace == "" {
+		c.Whitespace = DefaultWhitespace
+	}
+	re, err := parseRegex(c.Whitespace, "whitespace")
+	if err != nil {
+		return nil, err
+	}
+	if !spaceOnly(re) {
+		return nil, fmt.Errorf("whitespace %q admits more than space, tab, line feed and carriage return", c.Whitespace)
+	}
+	return &Compiler{
+		trie: newTrie(&v), tokens: v.Tokens, config: c, whitespace: re,
+		entries: map[Spec]*entry{}, recent: list.New(),
+	}, nil
+}
+
+// Words is how many uint64s a mask has.
+func (c *Compiler) Words() int { return c.trie.words }
+
+// Compile gives the grammar of a source. Who asks for the same one at the same time waits for one build; it is kept
+// afterwards, errors included. A build ends early when nobody waits any more. Errors are those of ctx, or an
+// *UnsupportedError, *InvalidError or *LimitError, all of which are the client's.
+func (c *Compiler) Compile(ctx context.Context, spec Spec) (*Grammar, error) {
+	if spec.Kind == JSONObject {
+		spec.Source = ""
+	}
+	if n := c.config.Limits.SourceBytes; len(spec.Source) > n {
+		return nil, fmt.Errorf("%s: %w", spec.Kind, &LimitError{"bytes of source", n})
+	}
+	c.mu.Lock()
+	e, ok := c.entries[spec]
+	if !ok {
+		build, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		e = &entry{spec: spec, cancel: cancel, done: make(chan struct{})}
+		c.entries[spec] = e
+		go c.build(build, e)
+	}
+	if e.place != nil {
+		c.recent.MoveToFront(e.place)
+	}
+	e.waiters++
+	c.mu.Unlock()
+	defer c.leave(e)
+	select {
+	case <-e.done:
+	default:
+		select {
+		case <-e.done:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("compile %s: %w", spec.Kind, ctx.Err())
+		}
+	}
+	if e.err != nil {
+		return nil, fmt.Errorf("%s: %w", spec.Kind, e.err)
+	}
+	return e.grammar, nil
+}
+
+// leave is the end of a wait.
+func (c *Compiler) leave(e *entry) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e.waiters--
+	if e.waiters == 0 && e.place == nil {
+		e.cancel()
+		// Who comes now must not get the error of the cancelled build.
+		if c.entries[e.spec] == e {
+			delete(c.entries, e.spec)
+		}
+	}
+}
+
+// build fills an entry in.
+func (c *Compiler) build(ctx context.Context, e *entry) {
+	defer e.cancel()
+	e.grammar, e.err = c.compile(ctx, e.spec)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.entries[e.spec] == e {
+		if errors.Is(e.err, context.Canceled) {
+			delete(c.entries, e.spec)
+		} else {
+			e.place = c.recent.PushFront(e)
+		}
+	}
+	for c.recent.Len() > c.config.Grammars {
+		oldest := c.recent.Remove(c.recent.Back()).(*entry)
+		delete(c.entries, oldest.spec)
+	}
+	close(e.done)
+}
+
+// compile builds a grammar.
+func (c *Compiler) compile(ctx context.Context, spec Spec) (g *Grammar, err error) {
+	defer catch(&err)
+	limits := c.config.Limits
+	b := newBuilder(ctx, limits)
+	switch spec.Kind {
+	case Regex:
+		re, err := parseRegex(spec.Source, "")
+		if err != nil {
+			return nil, err
+		}
+		(&writer{b: b, point: b.class}).regex(b.start[0], re, b.end[0])
+	case JSONSchema, JSONObject:
+		root := &value{kind: kindObject, members: []member{{"type", &value{kind: kindString, text: "object"}}}}
+		if spec.Kind == JSONSchema {
+			if !utf8.ValidString(spec.Source) {
+				return nil, &InvalidError{"the schema is not valid UTF-8", "byte 0"}
+			}
+			if root, err = parseValue(spec.Source, limits.Depth); err != nil {
+				return nil, err
+			}
+		}
+		w := &schemaWriter{b: b, root: root, whitespace: c.whitespace, refs: map[string]int32{}, limits: limits}
+		w.add(b.start[0], root, b.end[0])
+	default:
+		return nil, &InvalidError{fmt.Sprintf("must be %s, %s or %s", JSONSchema, Regex, JSONObject), "kind"}
+	}
+	n := b.finish()
+	g = &Grammar{tokens: c.tokens, automaton: newAutomaton(n, c.trie, limits, c.config.KeepBytes)}
+	// The first mask is asked for on the hot path; it is ready by then.
+	if err := g.automaton.mask(g.automaton.start).err; err != nil {
+		return nil, err
+	}
+	return g, nil
+}
+
+// Grammar is a compiled source. It is safe for concurrent use.
+type Grammar struct {
+	tokens [][]byte
+
+	mu        sync.Mutex
+	automaton *automaton
+}
+
+// Words is how many uint64s a mask has.
+func (g *Grammar) Words() int { return g.automaton.trie.words }
+
+// Matcher gives a matcher at the beginning of a text.
+func (g *Grammar) Matcher() *Matcher {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return &Matcher{grammar: g, state: g.automaton.start, generation: g.automaton.generation}
+}
