@@ -23,6 +23,7 @@ build: need-go ## Build the programs into bin/
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/sluice-engine ./cmd/engine
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/sluice-router ./cmd/router
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/sluice-operator ./cmd/operator
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/sluice-bench ./cmd/bench
 
 .PHONY: images
 images: need-go ## Build OCI images into dist/images, without Docker
