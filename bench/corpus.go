@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math/rand/v2"
 )
 
 // Prompt is one line of a file of prompts: exactly one of Text, Messages and IDs is set.
@@ -75,7 +74,7 @@ func ReadPrompts(r io.Reader) ([]Prompt, error) {
 
 // Shuffle puts prompts into an order that the seed decides.
 func Shuffle(prompts []Prompt, seed uint64) {
-	rand.New(rand.NewPCG(seed, uint64(len(prompts)))).Shuffle(len(prompts), func(i, k int) {
+	random(seed, streamShuffle, 0).Shuffle(len(prompts), func(i, k int) {
 		prompts[i], prompts[k] = prompts[k], prompts[i]
 	})
 }

@@ -49,7 +49,7 @@ func ParseDist(text string) (Dist, error) {
 	values := make([]float64, 3)
 	for i, field := range fields {
 		v, err := strconv.ParseFloat(strings.TrimSpace(field), 64)
-		if err != nil || v < 0 || v > math.MaxInt32 {
+		if err != nil || !(v >= 0) || v > math.MaxInt32 {
 			return Dist{}, fmt.Errorf("%q in %q is no number from 0 to %d", field, text, math.MaxInt32)
 		}
 		values[i] = v

@@ -63,9 +63,12 @@ func (f *follower) event(data []byte) error {
 	return nil
 }
 
+// mostPerChunk bounds the gaps that a server can make up.
+const mostPerChunk = 1 << 12
+
 // gaps records the gap before a chunk of so many tokens as one for each.
 func (f *follower) gaps(tokens int, gap time.Duration) {
-	for range tokens {
+	for range min(tokens, mostPerChunk) {
 		f.record.Gaps = append(f.record.Gaps, gap/time.Duration(tokens))
 	}
 }

@@ -35,11 +35,21 @@ const (
 	streamMix
 	streamPrompt
 	streamPrefix
+	streamBootstrap
+	streamShuffle
 )
 
-// random gives the generator of one stream of one item.
+// random gives the generator of one stream of one item. Neighbouring seeds of a PCG begin alike, so they are scattered.
 func random(seed uint64, stream, item int) *rand.Rand {
-	return rand.New(rand.NewPCG(seed^uint64(stream)<<56, uint64(item)*0x9E3779B97F4A7C15+uint64(stream)))
+	return rand.New(rand.NewPCG(scatter(seed+scatter(uint64(stream))), scatter(uint64(item)+1)))
+}
+
+// scatter is a permutation of 64 bits that leaves nothing of a neighbourhood: the finisher of SplitMix64.
+func scatter(v uint64) uint64 {
+	v += 0x9E3779B97F4A7C15
+	v = (v ^ v>>30) * 0xBF58476D1CE4E5B9
+	v = (v ^ v>>27) * 0x94D049BB133111EB
+	return v ^ v>>31
 }
 
 // Plan gives the requests [from, to) of a load, fewer when its bounds end before. Request i is a function of the load

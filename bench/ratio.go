@@ -108,7 +108,7 @@ func Ratios(result *Result, alternate Alternation, seed uint64) []Ratio {
 	units := unitsOf(result.Records)
 	var list []Ratio
 	for _, s := range statistics(alternate) {
-		if r, ok := compare(s, units, rand.New(rand.NewPCG(seed, 1))); ok {
+		if r, ok := compare(s, units, random(seed, streamBootstrap, 0)); ok {
 			list = append(list, r)
 		}
 	}

@@ -55,6 +55,11 @@ func Rules() []Rule {
 			Why: "the router speaks HTTP to engines and reads labels of pods, nothing else",
 		},
 		{
+			Name: "bench-knows-a-url", Dirs: []string{"bench", "cmd/bench"},
+			Deny: append(in("engine", "gpu", "router", "controllers", "api"), "k8s.io", "github.com/prometheus"),
+			Why:  "a load generator sees a server as its clients do; one that shared code with the server would share its mistakes",
+		},
+		{
 			Name: "plan-is-pure", Dirs: []string{"controllers/plan"},
 			Deny: []string{
 				"context", "log", "net", "os", "math/rand", "k8s.io/client-go", "k8s.io/klog",
@@ -119,7 +124,7 @@ func Rules() []Rule {
 			Why:    "only engine/trace makes spans, from the ledger",
 		},
 		{
-			Name: "product-without-hack", Dirs: []string{"api", "controllers", "engine", "gpu", "router", "cmd"},
+			Name: "product-without-hack", Dirs: []string{"api", "bench", "controllers", "engine", "gpu", "router", "cmd"},
 			Deny: in("hack", "test"),
 			Why:  "the product does not depend on how it is developed",
 		},
