@@ -49,6 +49,8 @@ func tokensOfItems(items []item) int {
 
 // scratch holds slices that are reused from step to step.
 type scratch struct {
-	all   []*sequence
-	items []item
+	all     []*sequence
+	queue   []*sequence
+	waiters []ranked
+	items   []item
 }

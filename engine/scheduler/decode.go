@@ -1,6 +1,8 @@
 package scheduler
 
 import (
+	"slices"
+
 	"github.com/sluice-dev/sluice/engine/ledger"
 )
 
@@ -111,16 +113,9 @@ func (s *Scheduler) pagesNeeded(b batch) int {
 	return n
 }
 
-// victim is the running sequence to retract: the one with the shortest answer, which loses the least; of those the one
-// with the longest prompt, which frees the most; of those the youngest.
+// victim is the running sequence to retract.
 func (s *Scheduler) victim() *sequence {
-	var v *sequence
-	for _, q := range s.in[stateRunning] {
-		if v == nil || q.generated() < v.generated() || q.generated() == v.generated() && q.prompt >= v.prompt {
-			v = q
-		}
-	}
-	return v
+	return slices.MinFunc(s.in[stateRunning], func(a, b *sequence) int { return s.cfg.Retraction.compare(s.runner(a), s.runner(b)) })
 }
 
 // retract takes a running sequence's pages. It is recomputed later from its tokens, so its answer goes on as if nothing
@@ -131,5 +126,6 @@ func (s *Scheduler) retract(q *sequence) {
 	}
 	s.releasePages(q)
 	q.computed, q.launched = 0, 0
+	q.retractions++
 	s.becomeRetracted(q)
 }

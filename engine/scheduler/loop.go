@@ -118,8 +118,8 @@ func (s *Scheduler) check() error {
 			if q.state != state(st) {
 				return fmt.Errorf("scheduler: request %s is %s, but in the list of %s", q.req.RID, q.state, state(st))
 			}
-			if i > 0 && l[i-1].arrival >= q.arrival {
-				return fmt.Errorf("scheduler: list of %s is not in order of arrival at %d", state(st), i)
+			if i > 0 && compareListed(l[i-1], q) >= 0 {
+				return fmt.Errorf("scheduler: list of %s is not in order of urgency and arrival at %d", state(st), i)
 			}
 			if s.live[q.req.RID] != q {
 				return fmt.Errorf("scheduler: request %s is %s, but not live", q.req.RID, q.state)

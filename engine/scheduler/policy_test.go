@@ -182,7 +182,7 @@ func TestExceeds(t *testing.T) {
 
 func TestPreempted(t *testing.T) {
 	running := []runner{
-		{urgency: 0, entered: 1, tokens: 10}, {urgency: -3, entered: 2, tokens: 4}, {urgency: -3, entered: 3, tokens: 6}, {urgency: 20, entered: 4, tokens: 50},
+		{urgency: 0, arrival: 1, tokens: 10}, {urgency: -3, arrival: 2, tokens: 4}, {urgency: -3, arrival: 3, tokens: 6}, {urgency: 20, arrival: 4, tokens: 50},
 	}
 	tests := []struct {
 		name, reason string
@@ -209,7 +209,7 @@ func TestPreempted(t *testing.T) {
 }
 
 func TestPushedOut(t *testing.T) {
-	queue := []queued{{urgency: 3, entered: 1}, {urgency: 1, entered: 2}, {urgency: 1, entered: 3}, {urgency: 0, entered: 4, begun: true}}
+	queue := []queued{{urgency: 3, arrival: 1}, {urgency: 1, arrival: 2}, {urgency: 1, arrival: 3}, {urgency: 0, arrival: 4, begun: true}}
 	for _, tt := range []struct {
 		reason string
 		u      urgency
@@ -226,8 +226,8 @@ func TestPushedOut(t *testing.T) {
 
 func TestRetractionOrder(t *testing.T) {
 	running := []runner{
-		{entered: 1, prompt: 5, generated: 3, urgency: 9}, {entered: 2, prompt: 8, generated: 2, urgency: 9}, {entered: 3, prompt: 9, generated: 2},
-		{entered: 4, prompt: 9, generated: 2}, {entered: 5, prompt: 1, generated: 7, urgency: -1},
+		{arrival: 1, prompt: 5, generated: 3, urgency: 9}, {arrival: 2, prompt: 8, generated: 2, urgency: 9}, {arrival: 3, prompt: 9, generated: 2},
+		{arrival: 4, prompt: 9, generated: 2}, {arrival: 5, prompt: 1, generated: 7, urgency: -1},
 	}
 	for policy, want := range map[RetractionPolicy][]int64{
 		RetractByLength:   {4, 3, 2, 1, 5},
@@ -235,7 +235,7 @@ func TestRetractionOrder(t *testing.T) {
 	} {
 		var got []int64
 		for _, r := range slices.SortedFunc(slices.Values(running), policy.compare) {
-			got = append(got, r.entered)
+			got = append(got, r.arrival)
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", policy, diff)

@@ -2,8 +2,8 @@ package scheduler
 
 import "math"
 
-// pickPrefill continues the prompts that are partly computed and admits waiting sequences, first come first served,
-// within the budget. Admitted ones get pages for all their tokens at once, so a prompt that has begun never waits for
+// pickPrefill continues the prompts that are partly computed and admits waiting sequences within the budget, in the order of
+// the queue. Admitted ones get pages for all their tokens at once, so a prompt that has begun never waits for
 // memory.
 func (s *Scheduler) pickPrefill() batch {
 	chunk := s.cfg.ChunkTokens
@@ -24,18 +24,18 @@ func (s *Scheduler) pickPrefill() batch {
 			items = append(items, item{seq: q, n: n})
 		}
 	}
-	for {
-		q := s.nextToPrefill()
-		if q == nil {
-			break
+	for _, q := range s.queue() {
+		w := want{tokens: len(q.tokens), poolTokens: s.pagesFor(q, len(q.tokens)) * s.cfg.PageSize, growth: s.growth(q)}
+		n, ok := b.take(w)
+		if !ok && s.preempt(q, w, &b) {
+			n, ok = b.take(w)
 		}
-		pages := s.pagesFor(q, len(q.tokens))
-		n, ok := b.take(want{tokens: len(q.tokens), poolTokens: pages * s.cfg.PageSize, growth: s.growth(q)})
 		if !ok {
 			break
 		}
 		s.allocate(q, len(q.tokens))
 		s.becomePrefilling(q)
+		s.overtake(q)
 		items = append(items, item{seq: q, n: n})
 	}
 	s.scratch.items = items
@@ -43,18 +43,4 @@ func (s *Scheduler) pickPrefill() batch {
 		return batch{}
 	}
 	return batch{kind: prefillBatch, items: items}
-}
-
-// nextToPrefill is the sequence that is admitted next, nil when there is none: retracted ones come before those that
-// never ran. Those that wait with their KV are not for prefill.
-func (s *Scheduler) nextToPrefill() *sequence {
-	if l := s.in[stateRetracted]; len(l) > 0 {
-		return l[0]
-	}
-	for _, q := range s.in[stateWaiting] {
-		if q.computed == 0 {
-			return q
-		}
-	}
-	return nil
 }

@@ -66,7 +66,7 @@ func (a urgency) exceeds(b urgency, threshold int) bool {
 // runner is what preemption and retraction look at: a sequence that holds pages.
 type runner struct {
 	urgency   urgency
-	entered   int64 // order in which sequences entered the waiting queue for the last time
+	arrival   int64 // of the request
 	prompt    int   // tokens
 	generated int   // tokens
 	tokens    int   // pool tokens that become free when it gives way, its probable growth included
@@ -90,7 +90,7 @@ func preempted(running []runner, u urgency, threshold int, lack shortage) []int 
 		}
 	}
 	slices.SortFunc(weak, func(a, b int) int {
-		return cmp.Or(cmp.Compare(running[a].urgency, running[b].urgency), cmp.Compare(running[b].entered, running[a].entered))
+		return cmp.Or(cmp.Compare(running[a].urgency, running[b].urgency), cmp.Compare(running[b].arrival, running[a].arrival))
 	})
 	for n, i := range weak {
 		lack.places--
@@ -105,19 +105,19 @@ func preempted(running []runner, u urgency, threshold int, lack shortage) []int 
 // queued is what decides who is pushed out of a full queue.
 type queued struct {
 	urgency urgency
-	entered int64 // order in which it entered the queue
+	arrival int64 // of the request
 	begun   bool  // part of its answer exists, so it can't be refused any more
 }
 
 // pushedOut gives the index of the request of a full queue that makes way for a newcomer: the least urgent, of those the
-// last to come. It is -1 when none is less urgent than the newcomer, and then the newcomer is refused.
+// youngest. It is -1 when none is less urgent than the newcomer, and then the newcomer is refused.
 func pushedOut(queue []queued, newcomer urgency) int {
 	out := -1
 	for i, q := range queue {
 		if q.begun || q.urgency >= newcomer {
 			continue
 		}
-		if out < 0 || q.urgency < queue[out].urgency || q.urgency == queue[out].urgency && q.entered > queue[out].entered {
+		if out < 0 || q.urgency < queue[out].urgency || q.urgency == queue[out].urgency && q.arrival > queue[out].arrival {
 			out = i
 		}
 	}

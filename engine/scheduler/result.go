@@ -89,6 +89,7 @@ func (s *Scheduler) tell(q *sequence, f *request.Finish) {
 		PromptTokens:     q.prompt,
 		CachedTokens:     q.first.CachedTokens,
 		CompletionTokens: q.generated(),
+		Retractions:      q.retractions,
 		Finish:           f,
 	}})
 }

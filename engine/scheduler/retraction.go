@@ -33,13 +33,12 @@ func ParseRetractionPolicy(name string) (RetractionPolicy, error) {
 }
 
 // compare orders running sequences by who is retracted first: by length the one with the shortest answer, which loses the
-// least; of those the one with the longest prompt, which frees the most; of those the last to enter the queue. It is a
-// total order.
+// least; of those the one with the longest prompt, which frees the most; of those the youngest. It is a total order.
 func (p RetractionPolicy) compare(a, b runner) int {
 	if p == RetractByPriority {
 		if c := cmp.Compare(a.urgency, b.urgency); c != 0 {
 			return c
 		}
 	}
-	return cmp.Or(cmp.Compare(a.generated, b.generated), cmp.Compare(b.prompt, a.prompt), cmp.Compare(b.entered, a.entered))
+	return cmp.Or(cmp.Compare(a.generated, b.generated), cmp.Compare(b.prompt, a.prompt), cmp.Compare(b.arrival, a.arrival))
 }

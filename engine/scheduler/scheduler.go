@@ -158,7 +158,7 @@ func (s *Scheduler) receive(m submitMsg) {
 	s.takenToks += len(m.req.PromptIDs)
 	s.arrivals++
 	q := &sequence{
-		req: m.req, sink: m.sink, arrival: s.arrivals,
+		req: m.req, sink: m.sink, arrival: s.arrivals, urgency: s.cfg.Priorities.urgency(m.req.Priority),
 		prompt: len(m.req.PromptIDs),
 		tokens: append(make([]int32, 0, len(m.req.PromptIDs)+min(max(m.req.Sampling.MaxNewTokens, 1), 256)), m.req.PromptIDs...),
 	}
@@ -168,7 +168,11 @@ func (s *Scheduler) receive(m submitMsg) {
 		q.seed = uint64(*seed)
 	}
 	s.in[stateNew].add(q)
-	if outcome, message := s.judge(q); outcome != "" {
+	outcome, message := s.judge(q)
+	if outcome == "" {
+		outcome, message = s.enqueue(q)
+	}
+	if outcome != "" {
 		s.finish(q, aborted(outcome, message))
 		return
 	}
@@ -222,8 +226,8 @@ func (s *Scheduler) judge(q *sequence) (outcome request.Outcome, message string)
 	case s.cfg.Role != Unified && q.req.Bootstrap == nil:
 		return request.OutcomeBootstrapFailed, fmt.Sprintf("a %s engine serves requests with bootstrap_host, bootstrap_port and "+
 			"bootstrap_room: send the request through the router", s.cfg.Role)
-	case s.cfg.MaxQueued > 0 && s.queued() >= s.cfg.MaxQueued:
-		return request.OutcomeRefused, fmt.Sprintf("the queue is full (%d requests): try again later", s.cfg.MaxQueued)
+	case q.req.Priority != nil && !s.cfg.Priorities.Enabled && s.cfg.Priorities.RefuseWhenDisabled:
+		return request.OutcomeRefused, "priority scheduling is off on this engine: send the request without a priority"
 	}
 	if t := q.req.Sampling.Temperature; t != t {
 		return request.OutcomeInvalid, "temperature is not a number: give 0 or more"

@@ -32,6 +32,7 @@ type sequence struct {
 	req     *request.Request
 	sink    Sink
 	arrival int64 // order of receipt, unique
+	urgency urgency
 
 	state    state
 	timeline ledger.Timeline
@@ -48,6 +49,9 @@ type sequence struct {
 	delivered int     // answer tokens that the sink has
 
 	seed uint64
+
+	overtaken   int // later requests that were admitted before it
+	retractions int // times that it lost its pages, for whatever reason
 
 	sending   Sending      // prefill, nil on the fake path
 	sent      int          // pages that launched steps give to sending, all layers

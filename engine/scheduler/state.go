@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -146,20 +147,15 @@ func (s *Scheduler) move(q *sequence, to state) {
 	s.enter(q, stages[s.cfg.Role][to])
 }
 
-// list holds the sequences of one state in order of arrival.
+// list holds the sequences of one state, the more urgent first, of those in order of arrival.
 type list []*sequence
 
 func (l list) search(q *sequence) (at int, found bool) {
-	return slices.BinarySearchFunc(l, q.arrival, func(x *sequence, arrival int64) int {
-		switch {
-		case x.arrival < arrival:
-			return -1
-		case x.arrival > arrival:
-			return 1
-		default:
-			return 0
-		}
-	})
+	return slices.BinarySearchFunc(l, q, compareListed)
+}
+
+func compareListed(a, b *sequence) int {
+	return cmp.Or(cmp.Compare(b.urgency, a.urgency), cmp.Compare(a.arrival, b.arrival))
 }
 
 func (l *list) add(q *sequence) {
