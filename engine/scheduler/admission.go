@@ -27,9 +27,7 @@ type want struct {
 // that come after it.
 func (b *budget) take(w want) (n int, ok bool) {
 	switch {
-	case b.slots < 1 || b.chunkTokens < 1:
-		return 0, false
-	case b.taken > 0 && w.tokens > b.inputTokens:
+	case b.slots < 1 || !b.hasRoom(w):
 		return 0, false
 	case w.poolTokens > b.freeTokens:
 		return 0, false
@@ -45,6 +43,11 @@ func (b *budget) take(w want) (n int, ok bool) {
 	b.alone = false
 	b.taken++
 	return n, true
+}
+
+// hasRoom reports whether this step may compute a first chunk of a sequence, whatever places and memory there are.
+func (b *budget) hasRoom(w want) bool {
+	return b.chunkTokens > 0 && (b.taken == 0 || w.tokens <= b.inputTokens)
 }
 
 // proceed takes the next chunk of a sequence that was admitted before.

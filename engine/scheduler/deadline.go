@@ -1,5 +1,12 @@
 package scheduler
 
+import (
+	"time"
+
+	"github.com/sluice-dev/sluice/engine/ledger"
+	"github.com/sluice-dev/sluice/engine/request"
+)
+
 // Timeouts bounds how long a request may wait and run; 0: no bound.
 type Timeouts struct {
 	WaitingNanos int64 // in the waiting queue, each time that it enters it
@@ -73,5 +80,47 @@ func (w *stopwatch) resume(now int64) {
 	if w.paused {
 		w.lost += now - w.at
 		w.paused = false
+	}
+}
+
+// expired gives the aborts of the requests that have exceeded a bound, in the order of their lists, and the time until
+// the next one will; ok is false when none will. Only the rank that leads asks: clocks of ranks differ.
+func (s *Scheduler) expired(now ledger.Instant) (aborts []message, next int64, ok bool) {
+	if s.cfg.Timeouts == (Timeouts{}) || s.paused {
+		return nil, 0, false
+	}
+	unpaused := s.watch.read(int64(now))
+	for st, l := range s.in {
+		for _, q := range l {
+			if !q.began {
+				if at, began := q.timeline.ForwardEntry(); began {
+					q.began, q.forward = true, s.watch.read(int64(at))
+				}
+			}
+			at, kind := s.cfg.Timeouts.due(timed{
+				waiting: (state(st) == stateWaiting || state(st) == stateRetracted), since: q.since, forward: q.forward, began: q.began,
+			})
+			switch {
+			case kind == noTimeout:
+			case unpaused >= at:
+				aborts = append(aborts, abortMsg{rid: q.req.RID, reason: request.OutcomeTimeout})
+			case !ok || at-unpaused < next:
+				next, ok = at-unpaused, true
+			}
+		}
+	}
+	return aborts, next, ok
+}
+
+// sleep is how long nothing will happen when no message comes and no transfer moves.
+func (s *Scheduler) sleep() time.Duration {
+	aborts, next, ok := s.expired(s.deps.Clock.Now())
+	switch {
+	case len(aborts) > 0:
+		return 0
+	case ok:
+		return min(time.Duration(next), idleReportAge)
+	default:
+		return idleReportAge
 	}
 }

@@ -15,7 +15,10 @@ func (s *Scheduler) takeInput() input {
 
 // decide gives what the clock decides: the messages that it adds to those of others, such as the aborts of requests that
 // took too long.
-func (s *Scheduler) decide() []message { return nil }
+func (s *Scheduler) decide() []message {
+	expired, _, _ := s.expired(s.deps.Clock.Now())
+	return expired
+}
 
 // apply acts on an input.
 func (s *Scheduler) apply(in input) error {

@@ -68,7 +68,7 @@ func (s *Scheduler) publishLoad(now ledger.Instant) {
 			DecodeTransferQueueReqs:   len(s.in[stateTransferring]),
 			DecodeRetractedQueueReqs:  len(s.in[stateRetracted]),
 		},
-		Queues: &loads.Queues{Waiting: len(s.in[stateWaiting]), Retracted: len(s.in[stateRetracted])},
+		Queues: &loads.Queues{Waiting: len(s.in[stateWaiting]), Paused: s.pausedInPlace(), Retracted: s.retracted()},
 	}
 	if now.Sub(s.steps.lastDecode) > int64(throughputAge) {
 		l.GenThroughput = 0
@@ -107,6 +107,18 @@ func (s *Scheduler) uncomputed() int {
 	n := 0
 	for _, q := range s.in[statePrefilling] {
 		n += len(q.tokens) - q.computed
+	}
+	return n
+}
+
+// retracted counts the sequences that lost their pages and wait to be computed again. On a unified rank they are part of
+// the waiting ones.
+func (s *Scheduler) retracted() int {
+	n := len(s.in[stateRetracted])
+	for _, q := range s.in[stateWaiting] {
+		if q.retractions > 0 && len(q.pages) == 0 {
+			n++
+		}
 	}
 	return n
 }

@@ -35,7 +35,7 @@ func (s *Scheduler) loop(ctx context.Context) error {
 		if worked {
 			continue
 		}
-		idle.Reset(idleReportAge)
+		idle.Reset(s.sleep())
 		select {
 		case <-s.inbox.wake:
 		case <-idle.C:
@@ -96,6 +96,9 @@ func (s *Scheduler) deliverIf(launching bool) {
 // pick decides what the step computes. Prefill comes first, so that a batch fills up before it decodes, but no two prefill
 // batches follow each other while sequences run: a long prompt, or many, must not hold up the answers under way.
 func (s *Scheduler) pick() batch {
+	if s.paused {
+		return batch{}
+	}
 	s.joinTransferred()
 	s.preallocate()
 	if s.steps.prefilled {
@@ -103,7 +106,7 @@ func (s *Scheduler) pick() batch {
 			return b
 		}
 	}
-	if b := s.pickPrefill(); b.kind != noBatch {
+	if b, await := s.pickPrefill(); await || b.kind != noBatch {
 		return b
 	}
 	return s.pickDecode()

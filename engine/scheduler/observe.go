@@ -124,6 +124,7 @@ func (s *Scheduler) snapshot(kind report.Kind) report.Snapshot {
 		Kind:              kind,
 		NumRunningReqs:    s.count(stateRunning, statePrefilling),
 		NumQueueReqs:      s.count(stateWaiting),
+		NumPausedReqs:     s.pausedInPlace(),
 		NumUsedTokens:     st.Unavailable(),
 		KVAvailableTokens: st.Available,
 		KVEvictableTokens: st.Evictable,

@@ -1,34 +1,46 @@
 package scheduler
 
+// preemption is what came of an attempt to preempt.
+type preemption uint8
+
+const (
+	preemptNone  preemption = iota // nobody may be preempted, or it would not do
+	preemptAwait                   // it would do, once the results in flight are taken
+	preemptDone                    // places and pages are there
+)
+
 // preempt takes the places and the pages of running sequences that are less urgent than q by more than the threshold, so
-// that q can be admitted; false when that would not do, and then nothing changes. They are computed again later, as after
-// a retraction, but memory was not what ran out, so they don't count as retracted for memory.
-func (s *Scheduler) preempt(q *sequence, w want, b *budget) (done bool) {
-	if p := s.cfg.Priorities; !p.Enabled || p.NoPreemption {
-		return false
+// that q can be admitted. They are computed again later, as after a retraction, but they don't count as retracted for
+// memory: that it sufficed for all of them was not the point.
+func (s *Scheduler) preempt(q *sequence, w want, b *budget) preemption {
+	if p := s.cfg.Priorities; !p.Enabled || p.NoPreemption || !b.hasRoom(w) {
+		return preemptNone
 	}
 	running := make([]runner, len(s.in[stateRunning]))
 	for i, r := range s.in[stateRunning] {
 		running[i] = s.runner(r)
 	}
 	lack := shortage{places: 1 - b.slots, tokens: max(w.poolTokens+w.growth-b.kvTokens, w.poolTokens-b.freeTokens)}
-	if lack.met() {
-		return false // what lacks is room in this step, not in the batch
-	}
 	var victims []*sequence
 	for _, i := range preempted(running, q.urgency, s.cfg.Priorities.Threshold, lack) {
 		victims = append(victims, s.in[stateRunning][i])
 	}
+	switch {
+	case len(victims) == 0:
+		return preemptNone
+	case len(s.flight.steps) > 0:
+		return preemptAwait
+	}
 	for _, v := range victims {
-		free, growth := s.pool.Stats().Allocatable(), s.growth(v)
+		free, growth := s.roomTokens(), s.growth(v)
 		s.retract(v)
-		freed := s.pool.Stats().Allocatable() - free
+		freed := s.roomTokens() - free
 		b.slots++
 		b.freeTokens += freed
 		b.kvTokens += freed + growth
 		s.deps.Log.Info("preempted a running request", "rid", v.req.RID, "for", q.req.RID, "prompt_tokens", v.prompt, "answer_tokens", v.generated())
 	}
-	return len(victims) > 0
+	return preemptDone
 }
 
 // runner is what preemption and retraction see of a running sequence.

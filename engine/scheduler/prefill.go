@@ -5,7 +5,10 @@ import "math"
 // pickPrefill continues the prompts that are partly computed and admits waiting sequences within the budget, in the order of
 // the queue. Admitted ones get pages for all their tokens at once, so a prompt that has begun never waits for
 // memory.
-func (s *Scheduler) pickPrefill() batch {
+//
+// With await nothing is to be launched until the results in flight are taken: a request waits that will preempt others
+// then. What was admitted has its pages and is picked after that.
+func (s *Scheduler) pickPrefill() (_ batch, await bool) {
 	chunk := s.cfg.ChunkTokens
 	if chunk == 0 {
 		chunk = math.MaxInt
@@ -27,8 +30,14 @@ func (s *Scheduler) pickPrefill() batch {
 	for _, q := range s.queue() {
 		w := want{tokens: len(q.tokens), poolTokens: s.pagesFor(q, len(q.tokens)) * s.cfg.PageSize, growth: s.growth(q)}
 		n, ok := b.take(w)
-		if !ok && s.preempt(q, w, &b) {
-			n, ok = b.take(w)
+		if !ok {
+			switch s.preempt(q, w, &b) {
+			case preemptAwait:
+				return batch{}, true
+			case preemptDone:
+				n, ok = b.take(w)
+			case preemptNone:
+			}
 		}
 		if !ok {
 			break
@@ -40,7 +49,7 @@ func (s *Scheduler) pickPrefill() batch {
 	}
 	s.scratch.items = items
 	if len(items) == 0 {
-		return batch{}
+		return batch{}, false
 	}
-	return batch{kind: prefillBatch, items: items}
+	return batch{kind: prefillBatch, items: items}, false
 }

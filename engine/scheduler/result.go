@@ -117,6 +117,9 @@ func (s *Scheduler) finish(q *sequence, f request.Finish) ledger.Instant {
 	if s.live[q.req.RID] == q {
 		delete(s.live, q.req.RID)
 	}
+	if len(s.live) == 0 {
+		s.reserve.reset()
+	}
 
 	clock := s.deps.Clock
 	f.QueueNanos = q.timeline.Queue()

@@ -16,11 +16,12 @@ import (
 	"github.com/sluice-dev/sluice/engine/disagg"
 	"github.com/sluice-dev/sluice/engine/ledger/ledgertest"
 	"github.com/sluice-dev/sluice/engine/request"
+	"github.com/sluice-dev/sluice/engine/scheduler/report"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write the scenarios' output as it is now into testdata")
+var update = flag.Bool("update", false, "write the scenarios' output as it is now into testdata")
 
-// TestScenarios runs testdata/*.txt: commands, each followed by ---- and what the scheduler did. `go test -rewrite` writes
+// TestScenarios runs testdata/*.txt: commands, each followed by ---- and what the scheduler did. `go test -update` writes
 // the output anew; its diff is to be read like code.
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
@@ -34,7 +35,7 @@ func TestScenarios(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := runScenario(t, string(raw))
-			if *rewrite {
+			if *update {
 				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
 					t.Fatal(err)
 				}
@@ -86,7 +87,62 @@ type harness struct {
 	clock *ledgertest.Clock
 	said  *recorder
 	sinks map[string]*inboxSink
+	asked []asked
 	lines []string
+}
+
+// asked is a command that the scheduler answers when it takes it.
+type asked struct {
+	line  string
+	reply <-chan error
+}
+
+func (h *harness) control(m controlMsg, line string) {
+	reply := make(chan error, 1)
+	m.reply = reply
+	h.s.inbox.put(m)
+	h.asked = append(h.asked, asked{line, reply})
+}
+
+// answers prints what was answered since the last time.
+func (h *harness) answers() {
+	h.asked = slices.DeleteFunc(h.asked, func(a asked) bool {
+		select {
+		case err := <-a.reply:
+			if err == nil {
+				h.printf("%s: ok", a.line)
+			} else {
+				h.printf("%s: %v", a.line, err)
+			}
+			return true
+		default:
+			return false
+		}
+	})
+}
+
+// counts prints the queues by priority.
+func (h *harness) counts() {
+	snap := h.s.snapshot(report.Idle)
+	for _, q := range []struct {
+		name  string
+		count report.QueueCount
+	}{
+		{"running", snap.NumRunningReqs}, {"waiting", snap.NumQueueReqs}, {"bootstrap", snap.NumPrefillBootstrapQueueReqs},
+		{"inflight", snap.NumPrefillInflightQueueReqs}, {"prealloc", snap.NumDecodePreallocQueueReqs}, {"transfer", snap.NumDecodeTransferQueueReqs},
+	} {
+		if q.count.Total == 0 {
+			continue
+		}
+		line := fmt.Sprintf("%s %d", q.name, q.count.Total)
+		for _, p := range q.count.ByPriority {
+			line += fmt.Sprintf(", of priority %s %d", p.Priority, p.Count)
+		}
+		h.printf("%s", line)
+	}
+	if snap.NumPausedReqs > 0 {
+		h.printf("paused %d", snap.NumPausedReqs)
+	}
 }
 
 func (h *harness) printf(format string, args ...any) {
@@ -132,6 +188,16 @@ func (h *harness) command(line string) string {
 		h.s.Abort(a.bare[0], request.OutcomeAbortedClient)
 	case "abort-all":
 		h.s.AbortAll(strings.Join(a.bare, ""))
+	case "pause":
+		h.control(controlMsg{kind: controlPause, mode: request.PauseMode(a.bare[0])}, line)
+	case "continue":
+		h.control(controlMsg{kind: controlContinue}, line)
+	case "flush":
+		reply := make(chan error, 1)
+		h.s.inbox.put(flushMsg{reply: reply})
+		h.asked = append(h.asked, asked{line, reply})
+	case "counts":
+		h.counts()
 	case "room":
 		h.room(a)
 	case "advance":
@@ -153,6 +219,10 @@ func (h *harness) command(line string) string {
 		}
 		h.state()
 	case "reserve": // millionths of what may still be generated
+		if len(a.bare) == 0 {
+			h.printf("%d", h.s.reserve.ratio)
+			break
+		}
 		h.s.reserve.ratio = int64(args{h: h, named: map[string]string{"n": a.bare[0]}}.number("n", 0))
 	case "load":
 		raw, err := json.Marshal(h.s.Load())
@@ -182,6 +252,10 @@ func (h *harness) engine(a args) {
 	cfg.DecodeInterval = a.number("interval", cfg.DecodeInterval)
 	cfg.TestRetractSteps = a.number("retract", 0)
 	cfg.Overlap = a.named["overlap"] == "on"
+	cfg.MixedChunk = a.named["mixed"] == "on"
+	cfg.Conservativeness = float64(a.number("conservativeness", 100)) / 100 // in percent
+	cfg.Timeouts = Timeouts{WaitingNanos: h.duration(a, "waiting-timeout"), RunningNanos: h.duration(a, "running-timeout")}
+	h.policies(a, &cfg)
 	h.tape, h.wire, h.clock, h.said, h.sinks = newTape(page), newWire(page), ledgertest.New(), newRecorder(), map[string]*inboxSink{}
 	h.wire.auto = false
 	h.tape.onBatch = h.batch
@@ -196,6 +270,50 @@ func (h *harness) engine(a args) {
 	begin(h.t, s)
 }
 
+// policies reads policy=lpm, retraction=priority, priorities=high|low|refuse, default-priority=, threshold= and preemption=off.
+func (h *harness) policies(a args, cfg *Config) {
+	var err error
+	if name, ok := a.named["policy"]; ok {
+		if cfg.Policy, err = ParsePolicy(name); err != nil {
+			h.t.Fatal(err)
+		}
+	}
+	if name, ok := a.named["retraction"]; ok {
+		if cfg.Retraction, err = ParseRetractionPolicy(name); err != nil {
+			h.t.Fatal(err)
+		}
+	}
+	p := Priorities{Threshold: a.number("threshold", 10), NoPreemption: a.named["preemption"] == "off"}
+	switch a.named["priorities"] {
+	case "":
+	case "high":
+		p.Enabled = true
+	case "low":
+		p.Enabled, p.LowFirst = true, true
+	case "refuse":
+		p.RefuseWhenDisabled = true
+	default:
+		h.t.Fatalf("priorities=%s: use high, low or refuse", a.named["priorities"])
+	}
+	if _, ok := a.named["default-priority"]; ok {
+		p.Default = new(a.number("default-priority", 0))
+	}
+	cfg.Priorities = p
+}
+
+// duration is a named duration in nanoseconds, 0 when it is not there.
+func (h *harness) duration(a args, key string) int64 {
+	text, ok := a.named[key]
+	if !ok {
+		return 0
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return int64(d)
+}
+
 func (h *harness) submit(a args) {
 	rid := a.bare[0]
 	r := &request.Request{
@@ -204,6 +322,9 @@ func (h *harness) submit(a args) {
 			MaxNewTokens: a.number("max", 4), MinNewTokens: a.number("min", 0), Seed: new(int64(a.number("seed", 0))),
 			IgnoreEOS: a.named["eos"] == "ignore",
 		},
+	}
+	if _, ok := a.named["priority"]; ok {
+		r.Priority = new(a.number("priority", 0))
 	}
 	if stop, ok := a.named["stop"]; ok {
 		r.Sampling.Stop = strings.Split(stop, ",")
@@ -222,6 +343,9 @@ func (h *harness) submit(a args) {
 		}
 		if f := o.Finish; f != nil {
 			line += " ∎ " + f.String()
+			if o.Retractions > 0 {
+				line += fmt.Sprintf(", retracted %d×", o.Retractions)
+			}
 			if f.MatchedToken != nil {
 				line += fmt.Sprintf(" at token %d", *f.MatchedToken)
 			}
@@ -295,6 +419,7 @@ func (h *harness) step() {
 	if _, err := h.s.step(); err != nil {
 		h.t.Fatal(err)
 	}
+	h.answers()
 	if err := h.s.check(); err != nil {
 		h.t.Fatal(err)
 	}

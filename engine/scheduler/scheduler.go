@@ -36,6 +36,8 @@ type Scheduler struct {
 	takenToks int    // of their prompts
 
 	reserve reserve
+	paused  bool
+	watch   stopwatch // stands still while paused
 	steps   counters
 	said    reported
 
@@ -267,7 +269,7 @@ func abortMessage(reason request.Outcome) string {
 	case request.OutcomeAbortedOperator:
 		return "the request was aborted"
 	case request.OutcomeTimeout:
-		return "the request took longer than it may"
+		return "the request waited or ran longer than it may"
 	default:
 		return "the request was aborted: " + string(reason)
 	}

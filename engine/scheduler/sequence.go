@@ -50,6 +50,10 @@ type sequence struct {
 
 	seed uint64
 
+	since   int64 // unpaused time at which it entered the waiting queue for the last time
+	forward int64 // unpaused time of its first forward, valid when began
+	began   bool
+
 	overtaken   int // later requests that were admitted before it
 	retractions int // times that it lost its pages, for whatever reason
 

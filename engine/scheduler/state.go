@@ -10,10 +10,12 @@ import (
 
 // state is where a sequence is. A live sequence is in the list of its state (Scheduler.in) and nowhere else.
 //
-//	unified  new → waiting → prefilling → running → finished        running → waiting when retracted
+//	unified  new → waiting → prefilling → running → finished
 //	prefill  new → bootstrapping → waiting → prefilling → inflight → finished
 //	decode   new → preallocating → transferring → waiting → running → finished
-//	         running → retracted → prefilling → running: recomputed from its tokens
+//
+// A sequence that loses its pages goes from prefilling or running to waiting, on decode to retracted, and from there to
+// prefilling: it is computed again from its tokens.
 //
 // Every state may go to finished.
 type state uint8
@@ -49,14 +51,14 @@ var legal = map[Role]map[state][]state{
 	Unified: {
 		stateNew:        {stateWaiting},
 		stateWaiting:    {statePrefilling},
-		statePrefilling: {stateRunning},
+		statePrefilling: {stateRunning, stateWaiting},
 		stateRunning:    {stateWaiting},
 	},
 	Prefill: {
 		stateNew:           {stateBootstrapping},
 		stateBootstrapping: {stateWaiting},
 		stateWaiting:       {statePrefilling},
-		statePrefilling:    {stateInflight},
+		statePrefilling:    {stateInflight, stateWaiting},
 	},
 	Decode: {
 		stateNew:           {statePreallocating},
@@ -65,7 +67,7 @@ var legal = map[Role]map[state][]state{
 		stateWaiting:       {stateRunning, statePrefilling},
 		stateRunning:       {stateRetracted},
 		stateRetracted:     {statePrefilling},
-		statePrefilling:    {stateRunning},
+		statePrefilling:    {stateRunning, stateRetracted},
 	},
 }
 
@@ -145,6 +147,9 @@ func (s *Scheduler) move(q *sequence, to state) {
 		s.in[to].add(q)
 	}
 	s.enter(q, stages[s.cfg.Role][to])
+	if to == stateWaiting || to == stateRetracted {
+		q.since = s.watch.read(int64(q.timeline.Entered()))
+	}
 }
 
 // list holds the sequences of one state, the more urgent first, of those in order of arrival.
