@@ -75,12 +75,14 @@ func (w *stopwatch) pause(now int64) {
 	}
 }
 
-// resume lets it go on where it stopped.
-func (w *stopwatch) resume(now int64) {
-	if w.paused {
-		w.lost += now - w.at
-		w.paused = false
+// resume lets it go on where it stopped, and gives the nanoseconds of the pause.
+func (w *stopwatch) resume(now int64) (nanos int64) {
+	if !w.paused {
+		return 0
 	}
+	w.paused = false
+	w.lost += now - w.at
+	return now - w.at
 }
 
 // expired gives the aborts of the requests that have exceeded a bound, in the order of their lists, and the time until

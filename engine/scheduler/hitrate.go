@@ -24,10 +24,10 @@ func (h hits) effective() (hit, total int) {
 // rate is the share of tokens found, 0 when nothing was looked for.
 func (h hits) rate() float64 {
 	hit, total := h.effective()
-	return share(hit, total)
+	return ratio(hit, total)
 }
 
-func share(hit, total int) float64 {
+func ratio(hit, total int) float64 {
 	if total == 0 {
 		return 0
 	}
@@ -62,7 +62,7 @@ func (w *hitWindow) add(at int64, hit, total int) float64 {
 }
 
 // rate is the share at the last add.
-func (w *hitWindow) rate() float64 { return share(w.hit, w.total) }
+func (w *hitWindow) rate() float64 { return ratio(w.hit, w.total) }
 
 // reset forgets every sample.
 func (w *hitWindow) reset() { w.samples, w.hit, w.total = w.samples[:0], 0, 0 }

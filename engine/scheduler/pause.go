@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/sluice-dev/sluice/engine/ledger"
 	"github.com/sluice-dev/sluice/engine/request"
 )
 
@@ -50,7 +51,8 @@ func (s *Scheduler) resume() error {
 		s.deps.Log.Info("continued", "live", len(s.live))
 	}
 	s.paused = false
-	s.watch.resume(int64(s.deps.Clock.Now()))
+	nanos := s.watch.resume(int64(s.deps.Clock.Now()))
+	s.steps.lastDecode += ledger.Instant(nanos) // the next throughput is not that of the pause
 	return nil
 }
 

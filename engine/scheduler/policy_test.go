@@ -275,10 +275,11 @@ func TestTimeouts(t *testing.T) {
 func TestStopwatch(t *testing.T) {
 	var w stopwatch
 	var got []int64
+	resume := func(now int64) { w.resume(now) }
 	for _, step := range []struct {
 		do  func(int64)
 		now int64
-	}{{nil, 5}, {w.pause, 7}, {nil, 100}, {w.pause, 200}, {w.resume, 207}, {nil, 210}, {w.resume, 300}, {nil, 301}} {
+	}{{nil, 5}, {w.pause, 7}, {nil, 100}, {w.pause, 200}, {resume, 207}, {nil, 210}, {resume, 300}, {nil, 301}} {
 		if step.do != nil {
 			step.do(step.now)
 		}

@@ -89,6 +89,8 @@ type harness struct {
 	sinks map[string]*inboxSink
 	asked []asked
 	lines []string
+
+	launched int64 // number of the last step that launches printed
 }
 
 // asked is a command that the scheduler answers when it takes it.
@@ -258,7 +260,9 @@ func (h *harness) engine(a args) {
 	h.policies(a, &cfg)
 	h.tape, h.wire, h.clock, h.said, h.sinks = newTape(page), newWire(page), ledgertest.New(), newRecorder(), map[string]*inboxSink{}
 	h.wire.auto = false
-	h.tape.onBatch = h.batch
+	if cfg.depth() == 1 {
+		h.tape.onBatch = h.batch
+	}
 	s, err := New(cfg, Deps{
 		Executor: h.tape, Clock: h.clock, Reporter: h.said, Decoder: letters{}, Log: quiet(),
 		Sender: wireSender{h.wire}, Receiver: wireReceiver{h.wire},
@@ -266,7 +270,7 @@ func (h *harness) engine(a args) {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	h.s = s
+	h.s, h.launched = s, 0
 	begin(h.t, s)
 }
 
@@ -419,6 +423,7 @@ func (h *harness) step() {
 	if _, err := h.s.step(); err != nil {
 		h.t.Fatal(err)
 	}
+	h.launches()
 	h.answers()
 	if err := h.s.check(); err != nil {
 		h.t.Fatal(err)
@@ -426,22 +431,49 @@ func (h *harness) step() {
 	h.lines = append(h.lines, h.said.lines[before:]...)
 }
 
-// batch prints what is computed: rid[from,to), with a star where a token is sampled.
+// batch prints what is computed: rid[from,to), with a star where a token is sampled. It runs on the executor's goroutine,
+// for which the loop waits when one step at most is in flight; with more, see launches.
 func (h *harness) batch(rows []Row) {
 	line := "compute"
 	for _, r := range rows {
-		rid := "?"
 		for _, q := range h.s.all() {
 			if &q.req.Sampling == r.Params {
-				rid = q.req.RID
+				line += share(q.req.RID, r)
 			}
-		}
-		line += fmt.Sprintf(" %s[%d,%d)", rid, r.Start, r.Start+len(r.Tokens))
-		if r.Sample {
-			line += "*"
 		}
 	}
 	h.printf("%s", line)
+}
+
+// launches prints the steps that were launched and are in flight still: rid[from,to), with a star where a token is sampled
+// and a tilde where the token to compute is a future one.
+func (h *harness) launches() {
+	if h.s.cfg.depth() == 1 {
+		return
+	}
+	for _, st := range h.s.flight.steps {
+		if st.number <= h.launched {
+			continue
+		}
+		h.launched = st.number
+		line := "launch"
+		for i, r := range st.rows {
+			line += share(st.items[i].seq.req.RID, r)
+		}
+		h.printf("%s", line)
+	}
+}
+
+// share is what a row computes of a request.
+func share(rid string, r Row) string {
+	line := fmt.Sprintf(" %s[%d,%d)", rid, r.Start, r.Start+max(len(r.Tokens), 1))
+	if r.Future {
+		line += "~"
+	}
+	if r.Sample {
+		line += "*"
+	}
+	return line
 }
 
 func (h *harness) state() {

@@ -269,7 +269,7 @@ func abortMessage(reason request.Outcome) string {
 	case request.OutcomeAbortedOperator:
 		return "the request was aborted"
 	case request.OutcomeTimeout:
-		return "the request waited or ran longer than it may"
+		return "the request waited or ran longer than this engine allows"
 	default:
 		return "the request was aborted: " + string(reason)
 	}
