@@ -53,4 +53,6 @@ type scratch struct {
 	queue   []*sequence
 	waiters []ranked
 	items   []item
+	hands   []*handoff
+	report  []byte
 }

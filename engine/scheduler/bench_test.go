@@ -40,12 +40,12 @@ func BenchmarkDecodeStep(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
-			if _, err := s.step(); err != nil {
+			if _, err := s.turn(); err != nil {
 				b.Fatal(err)
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := s.step(); err != nil {
+				if _, err := s.turn(); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -151,7 +151,8 @@ type TailDecoder interface {
 	Decode(ids []int32, skipSpecial bool) string
 }
 
-// Deps are the parts that a scheduler works with. Sender is for Prefill, Receiver for Decode; the rest is required.
+// Deps are the parts that a scheduler works with. Sender is for Prefill, Receiver for Decode, Peers for a world of several
+// ranks; the rest is required.
 type Deps struct {
 	Executor Executor
 	Clock    ledger.Clock
@@ -159,6 +160,7 @@ type Deps struct {
 	Decoder  TailDecoder
 	Sender   Sender
 	Receiver Receiver
+	Peers    Peers
 	Log      *slog.Logger
 }
 

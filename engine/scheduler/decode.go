@@ -124,6 +124,7 @@ func (s *Scheduler) retract(q *sequence) {
 	if q.step > s.flight.over {
 		panic("scheduler: request " + q.req.RID + " is retracted while a step computes it")
 	}
+	s.digest.note(notedRetraction, uint64(q.arrival))
 	s.releasePages(q)
 	q.computed, q.launched = 0, 0
 	q.retractions++

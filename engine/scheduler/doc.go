@@ -13,6 +13,7 @@
 //	decode.go     picks what runs, makes room for its tokens, retracts
 //	memory.go     pages: given, given back, held while somebody may touch them
 //	batch.go      the decision as a value
+//	agree.go      what ranks of a world share and compare: input (encode.go), digest.go, transfer states
 //	launch.go     steps in flight: launched, computed by the executor's goroutine, taken in order
 //	result.go     tokens, finishes, hand-overs; the only place that ends a request
 //	stop.go       when a token ends its request

@@ -31,6 +31,8 @@ type tape struct {
 	fail     error
 	onBatch  func(rows []Row) // nil, or told of each batch before it is computed
 	previous []Sampled        // of the call before
+	wrongAt  int              // the call that gives wrong tokens; 0: none
+	calls    int
 }
 
 func newTape(pageSize int) *tape { return &tape{pageSize: pageSize, pages: map[int32][]int32{}} }
@@ -83,6 +85,11 @@ func (x *tape) Execute(ctx context.Context, rows []Row, layerDone func(int)) ([]
 	for i, r := range rows {
 		if r.Sample {
 			out[i].Token = nextToken(x.read(r.Pages, r.Start+len(r.Tokens)), r.Seed, r.Index)
+		}
+	}
+	if x.calls++; x.calls == x.wrongAt {
+		for i := range out {
+			out[i].Token = (out[i].Token + 1) % testVocab
 		}
 	}
 	x.previous = out

@@ -1,7 +1,6 @@
 package scheduler
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
@@ -11,26 +10,29 @@ import (
 	"github.com/sluice-dev/sluice/engine/scheduler/report"
 )
 
-// pollTransfers looks at every open transfer and moves its sequence on, and frees held pages whose transfer is settled.
+// pollTransfers agrees on the state of every open transfer and moves its sequence on, and frees held pages whose transfer
+// is settled.
 //
 //	prefill  bootstrapping: Ready → waiting            inflight: Done → finished
 //	decode   preallocating: see preallocate            transferring: Done → waiting
 //	both     Failed → finished
-func (s *Scheduler) pollTransfers() {
+func (s *Scheduler) pollTransfers() error {
+	if err := s.agree(); err != nil {
+		return err
+	}
 	s.settleHeld()
 	if s.cfg.Role == Unified {
-		return
+		return nil
 	}
 	for _, q := range s.all() {
-		t := q.transfer()
-		if t == nil {
+		if q.hand == nil {
 			s.pollFake(q)
 			continue
 		}
-		switch t.State() {
+		switch q.hand.agreed {
 		case disagg.Failed:
 			// Decode no longer needs the peer once the KV is here, and then the state is Done, not Failed.
-			s.failTransfer(q, t.Err())
+			s.failTransfer(q)
 		case disagg.Done:
 			switch q.state {
 			case stateInflight:
@@ -39,11 +41,12 @@ func (s *Scheduler) pollTransfers() {
 				s.arrive(q)
 			}
 		default:
-			if q.state == stateBootstrapping && t.State() != disagg.Bootstrapping {
+			if q.state == stateBootstrapping && q.hand.agreed != disagg.Bootstrapping {
 				s.becomeWaiting(q)
 			}
 		}
 	}
+	return nil
 }
 
 // pollFake moves a health check on, which has no peer: it passes through the queues of its role and is computed here.
@@ -58,13 +61,12 @@ func (s *Scheduler) pollFake(q *sequence) {
 }
 
 // failTransfer ends a request whose peers did not meet or whose KV did not come over.
-func (s *Scheduler) failTransfer(q *sequence, err error) {
-	var e *disagg.Error
-	if errors.As(err, &e) && e.Bootstrap() {
-		s.finish(q, aborted(request.OutcomeBootstrapFailed, err.Error()))
-		return
+func (s *Scheduler) failTransfer(q *sequence) {
+	outcome := request.OutcomeTransferFailed
+	if q.hand.bootstrap {
+		outcome = request.OutcomeBootstrapFailed
 	}
-	s.finish(q, aborted(request.OutcomeTransferFailed, fmt.Sprint(err)))
+	s.finish(q, aborted(outcome, fmt.Sprint(q.hand.failure)))
 }
 
 // finishInflight ends a request on a prefill rank: the decode rank has everything.
@@ -100,7 +102,7 @@ func (s *Scheduler) preallocate() {
 		len(s.in[stateWaiting]) - len(s.in[stateRunning]) - len(s.in[statePrefilling])
 	free, kv := s.roomTokens(), s.kvTokens()
 	for _, q := range slices.Clone(s.in[statePreallocating]) {
-		if q.receiving == nil || q.receiving.State() != disagg.WaitingPages {
+		if q.hand == nil || q.hand.agreed != disagg.WaitingPages {
 			continue
 		}
 		tokens := s.pagesFor(q, q.prompt) * s.cfg.PageSize

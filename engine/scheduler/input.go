@@ -1,23 +1,79 @@
 package scheduler
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+
+	"github.com/sluice-dev/sluice/engine/request"
+)
 
 // input is what a step acts on that does not follow from the scheduler's state. Ranks that take the same inputs decide the
 // same.
 type input struct {
 	messages []message // in the order in which they are applied
+	stop     bool      // the leader ends; nothing follows
 }
 
-// takeInput gives what has come since the last step, and what the clock decides.
-func (s *Scheduler) takeInput() input {
-	return input{messages: append(s.inbox.drain(), s.decide()...)}
+// takeInput gives what has come since the last step, and what the clock decides. In a world of several ranks the leader's
+// is every rank's.
+func (s *Scheduler) takeInput(stop bool) (input, error) {
+	own := input{stop: stop}
+	if s.leads() && !stop {
+		own.messages = append(s.inbox.drain(), s.decide()...)
+	}
+	return s.share(own)
 }
 
-// decide gives what the clock decides: the messages that it adds to those of others, such as the aborts of requests that
-// took too long.
+// decide gives what the clock decides: the messages that the leader adds to those of others, such as the aborts of requests
+// that took too long.
 func (s *Scheduler) decide() []message {
 	expired, _, _ := s.expired(s.deps.Clock.Now())
 	return expired
+}
+
+// shareable refuses what can't be encoded, here and at once, and gives the rest.
+func (s *Scheduler) shareable(in input) input {
+	kept := in.messages[:0]
+	for _, m := range in.messages {
+		if m, ok := m.(submitMsg); ok {
+			if _, err := encodeRequest(m.req); err != nil {
+				s.taken++
+				s.takenToks += len(m.req.PromptIDs)
+				s.told = append(s.told, told{m.sink, request.Output{
+					RID: m.req.RID, PromptTokens: len(m.req.PromptIDs), Finish: new(aborted(request.OutcomeInvalid, err.Error())),
+				}})
+				continue
+			}
+		}
+		kept = append(kept, m)
+	}
+	in.messages = kept
+	return in
+}
+
+// connect gives messages that came back from sharing the sinks and replies of those that were shared.
+func (in input) connect(own input) {
+	for i, m := range in.messages {
+		switch m := m.(type) {
+		case submitMsg:
+			m.sink = own.messages[i].(submitMsg).sink
+			in.messages[i] = m
+		case flushMsg:
+			m.reply = own.messages[i].(flushMsg).reply
+			in.messages[i] = m
+		case controlMsg:
+			m.reply = own.messages[i].(controlMsg).reply
+			in.messages[i] = m
+		case abortMsg: // nobody waits
+		}
+	}
+}
+
+// answer gives a reply to who waits for it: on the leader alone.
+func answer(reply chan<- error, err error) {
+	if reply != nil {
+		reply <- err
+	}
 }
 
 // apply acts on an input.
@@ -29,29 +85,29 @@ func (s *Scheduler) apply(in input) error {
 		case abortMsg:
 			s.abort(m)
 		case flushMsg:
-			if err := s.flush(m); err != nil {
+			err := s.flush()
+			answer(m.reply, err)
+			if err != nil && !errors.Is(err, ErrBusy) {
 				return err
 			}
 		case controlMsg:
-			m.reply <- s.control(m)
+			answer(m.reply, s.control(m))
 		}
 	}
 	return nil
 }
 
-// flush empties the prefix cache when nothing lives. Steps in flight that compute for nobody any more don't count.
-func (s *Scheduler) flush(m flushMsg) error {
+// flush empties the prefix cache; ErrBusy when something lives. Steps in flight that compute for nobody any more don't
+// count.
+func (s *Scheduler) flush() error {
 	if len(s.live) == 0 {
 		if err := s.settle(); err != nil {
-			m.reply <- err
 			return err
 		}
 	}
 	if len(s.live) > 0 || len(s.held) > 0 {
-		m.reply <- ErrBusy
-		return nil
+		return ErrBusy
 	}
-	m.reply <- nil
 	return nil
 }
 
@@ -67,6 +123,6 @@ func (s *Scheduler) control(m controlMsg) error {
 	case controlCloseSession:
 		return s.closeSession(m.session.ID)
 	default:
-		panic(fmt.Sprintf("scheduler: a control message of kind %d", m.kind))
+		return fmt.Errorf("a control message of kind %d: there is none", m.kind)
 	}
 }

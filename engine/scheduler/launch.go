@@ -39,12 +39,16 @@ type sending struct {
 //
 // Invariants: over <= last; steps are numbered over+1 to last, oldest first; len(steps) <= depth.
 type flight struct {
-	steps []*launched
-	spare []*launched
-	last  int64 // number of the newest step
-	over  int64 // steps up to this one touch no page any more
+	steps  []*launched
+	spare  []*launched
+	last   int64    // number of the newest step
+	newest struct { // what it was, for errors
+		kind  batchKind
+		items int
+	}
+	over int64 // steps up to this one touch no page any more
 
-	ctx  context.Context // of Execute
+	ctx  context.Context // of Execute and of what ranks do together
 	work chan *launched  // to the executor's goroutine
 }
 
@@ -52,6 +56,7 @@ type flight struct {
 // flight are over; their results are dropped.
 func (s *Scheduler) start(ctx context.Context) (stop func()) {
 	f := &s.flight
+	ctx = s.steady(ctx)
 	f.ctx, f.work = ctx, make(chan *launched, s.cfg.depth())
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -100,7 +105,9 @@ func (s *Scheduler) launch(b batch) {
 	f := &s.flight
 	st := s.spareStep()
 	f.last++
+	f.newest.kind, f.newest.items = b.kind, len(b.items)
 	st.number, st.kind, st.items = f.last, b.kind, append(st.items[:0], b.items...)
+	s.digest.note(notedLaunch, uint64(b.kind), uint64(len(b.items)))
 	pages := 0
 	for _, i := range b.items {
 		pages += len(i.seq.pages)
@@ -134,6 +141,7 @@ func (s *Scheduler) launch(b batch) {
 			q.future++
 		}
 		q.step, q.row = st.number, at
+		s.digest.note(uint64(q.arrival), uint64(row.Start), uint64(i.n))
 		if q.sending != nil {
 			if to := s.sendable(q); to > q.sent {
 				st.sends = append(st.sends, sending{to: q.sending, from: q.sent, pages: row.Pages[q.sent:to]})

@@ -88,7 +88,7 @@ func (s *Scheduler) publishLoad(now ledger.Instant) {
 		l.NumTotalTokens += preallocating + retracted
 		l.NumActiveTokens = max(0, l.NumTotalTokens-preallocating-transferring)
 		for _, q := range s.in[statePreallocating] {
-			if q.receiving != nil && q.receiving.State() == disagg.WaitingPages {
+			if q.hand != nil && q.hand.agreed == disagg.WaitingPages {
 				l.Queues.PreallocReady++
 			}
 		}

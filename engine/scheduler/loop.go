@@ -27,35 +27,51 @@ func (s *Scheduler) Run(ctx context.Context) error {
 func (s *Scheduler) loop(ctx context.Context) error {
 	idle := time.NewTimer(idleReportAge)
 	defer idle.Stop()
-	for ctx.Err() == nil {
-		worked, err := s.step()
-		if err != nil {
+	for {
+		worked, over, err := s.step(ctx.Err() != nil)
+		if err != nil || over {
 			return err
 		}
-		if worked {
+		if worked || !s.leads() { // who follows waits for the leader
 			continue
 		}
-		idle.Reset(s.sleep())
+		idle.Reset(s.patience())
 		select {
 		case <-s.inbox.wake:
 		case <-idle.C:
 		case <-ctx.Done():
 		}
 	}
-	return nil
 }
 
-// step is one turn of the loop; worked is false when there was nothing to compute, and then only a message or a transfer
-// can change that. What it waits for depends on the state alone, so that ranks with the same input decide the same.
-func (s *Scheduler) step() (worked bool, err error) {
+// patience is how long an idle leader waits without being woken.
+func (s *Scheduler) patience() time.Duration {
+	if s.deps.Peers != nil && len(s.handoffs()) > 0 {
+		return min(s.sleep(), transferPoll) // other ranks' transfers wake other ranks
+	}
+	return s.sleep()
+}
+
+// transferPoll is how often an idle leader asks the other ranks for the states of their transfers while there are some.
+const transferPoll = 2 * time.Millisecond
+
+// step is one turn of the loop, the last one when stop or over; worked is false when there was nothing to compute, and then
+// only a message or a transfer can change that. What it waits for depends on the state alone, so that ranks with the same
+// input decide the same.
+func (s *Scheduler) step(stop bool) (worked, over bool, err error) {
 	// 1. Take the input: messages, and what is decided by the clock.
-	in := s.takeInput()
+	in, err := s.takeInput(stop)
+	if err != nil || in.stop {
+		return false, true, err
+	}
 	// 2. Apply it: receive or refuse requests, abort, pause, continue, flush.
 	if err := s.apply(in); err != nil {
-		return false, err
+		return false, false, err
 	}
 	// 3. Poll transfers: queues of prefill and decode roles move on, held pages come back. Transfers expire by themselves.
-	s.pollTransfers()
+	if err := s.pollTransfers(); err != nil {
+		return false, false, err
+	}
 	// 4. Pick a prefill batch, or a decode batch, among what is not waiting for a result.
 	b := s.pick()
 	// 5. Make room: pages for the tokens of a decode batch, retracting when there are too few.
@@ -67,7 +83,7 @@ func (s *Scheduler) step() (worked bool, err error) {
 	took := len(s.flight.steps) >= s.cfg.depth() || b.kind == noBatch && len(s.flight.steps) > 0
 	if took {
 		if err := s.take(); err != nil {
-			return false, err
+			return false, false, err
 		}
 	}
 	// 8. Report.
@@ -83,7 +99,7 @@ func (s *Scheduler) step() (worked bool, err error) {
 			panic(err)
 		}
 	}
-	return worked, nil
+	return worked, false, nil
 }
 
 // deliverIf delivers before a step that others may have to wait for.

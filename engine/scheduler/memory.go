@@ -9,9 +9,9 @@ import (
 
 // held are pages of a sequence that has ended or was retracted, which somebody may still touch.
 type held struct {
-	pages    []int32
-	transfer Transfer // until it is settled; nil: there is none
-	step     int64    // and until this step is over
+	pages []int32
+	hand  *handoff // until it is settled; nil: there is none
+	step  int64    // and until this step is over
 }
 
 // roomTokens is what the next allocations can get.
@@ -23,10 +23,13 @@ func (s *Scheduler) pagesFor(q *sequence, n int) int { return max(s.pool.Pages(n
 // allocate gives q the pages that it lacks to hold its first n tokens. The caller has made sure that there are so many.
 func (s *Scheduler) allocate(q *sequence, n int) {
 	var ok bool
+	before := len(q.pages)
 	if q.pages, ok = s.pool.Alloc(q.pages, s.pagesFor(q, n)); !ok {
 		panic(fmt.Sprintf("scheduler: request %s has no pages for %d tokens after the memory check: it has %d, and %d tokens are free",
 			q.req.RID, n, len(q.pages), s.pool.Stats().Available))
 	}
+	s.digest.note(notedPages, uint64(q.arrival))
+	s.digest.ids(q.pages[before:])
 }
 
 // releasePages gives a sequence's pages back, or holds them until its transfer is settled and the steps that it is in are
@@ -35,7 +38,8 @@ func (s *Scheduler) releasePages(q *sequence) {
 	if len(q.pages) == 0 {
 		return
 	}
-	h := held{pages: q.pages, transfer: q.transfer(), step: q.step}
+	s.digest.note(notedRelease, uint64(q.arrival))
+	h := held{pages: q.pages, hand: q.hand, step: q.step}
 	if s.settled(h) {
 		s.pool.Free(q.pages)
 	} else {
@@ -46,7 +50,15 @@ func (s *Scheduler) releasePages(q *sequence) {
 }
 
 func (s *Scheduler) settled(h held) bool {
-	return h.step <= s.flight.over && (h.transfer == nil || h.transfer.State().Terminal())
+	return h.step <= s.flight.over && (h.hand == nil || s.settledHand(h.hand))
+}
+
+// settledHand reports whether no peer of any rank touches the pages of a transfer any more.
+func (s *Scheduler) settledHand(h *handoff) bool {
+	if s.deps.Peers == nil {
+		h.look()
+	}
+	return h.settled
 }
 
 // settleHeld frees held pages that nobody touches any more.

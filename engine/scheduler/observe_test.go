@@ -95,12 +95,12 @@ func TestSnapshot(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := s.step(); err != nil {
+	if _, err := s.turn(); err != nil {
 		t.Fatal(err)
 	}
 	(&harness{t: t, s: s, wire: w, tape: newTape(4)}).command("room 1 pages")
 	clock.Advance(time.Second)
-	if _, err := s.step(); err != nil {
+	if _, err := s.turn(); err != nil {
 		t.Fatal(err)
 	}
 	want := report.Snapshot{

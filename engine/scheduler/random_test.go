@@ -355,7 +355,7 @@ func TestLoadCountsEveryRequestOnce(t *testing.T) {
 			t.Errorf("after %d submits before a step %d wait", i+1, l.NumWaitingReqs)
 		}
 	}
-	if _, err := s.step(); err != nil {
+	if _, err := s.turn(); err != nil {
 		t.Fatal(err)
 	}
 	if l := s.Load(); l.NumWaitingReqs != 0 || l.NumRunningReqs != 3 {

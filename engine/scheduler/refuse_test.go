@@ -54,7 +54,7 @@ func TestRefusals(t *testing.T) {
 				t.Fatal(err)
 			}
 			for range 70 { // more steps than the pool has tokens
-				if _, err := s.step(); err != nil {
+				if _, err := s.turn(); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -25,6 +25,7 @@ func (s *Scheduler) process(st *launched) {
 		}
 		q.future--
 		q.tokens = append(q.tokens, st.sampled[at].Token)
+		s.digest.note(notedToken, uint64(q.arrival), uint64(uint32(st.sampled[at].Token)))
 		switch {
 		case i.decode:
 			st.decoded++
@@ -50,7 +51,7 @@ func (s *Scheduler) process(st *launched) {
 // handOver ends the prompt on a prefill rank: the first token follows the pages. A health check has no peer and ends
 // here.
 func (s *Scheduler) handOver(q *sequence, first Sampled) {
-	if q.sending == nil {
+	if q.hand == nil {
 		s.finish(q, request.Finish{Type: request.FinishLength, Outcome: request.OutcomeLength})
 		return
 	}
@@ -99,7 +100,9 @@ func (s *Scheduler) tell(q *sequence, f *request.Finish) {
 func (s *Scheduler) deliver(now ledger.Instant) {
 	s.publishLoad(now)
 	for _, t := range s.told {
-		t.sink.Put(t.output)
+		if t.sink != nil { // the leader's alone
+			t.sink.Put(t.output)
+		}
 	}
 	clear(s.told)
 	s.told = s.told[:0]
@@ -108,8 +111,10 @@ func (s *Scheduler) deliver(now ledger.Instant) {
 // finish ends a request: the only place that does. Its pages go back or are held for the transfer, the sink gets what it
 // doesn't have yet and the Finish at the next deliver. It returns when the request ended.
 func (s *Scheduler) finish(q *sequence, f request.Finish) ledger.Instant {
-	if t := q.transfer(); t != nil && !t.State().Terminal() {
-		t.Abort(errors.New(f.String()))
+	s.digest.note(notedEnd, uint64(q.arrival))
+	s.digest.text(string(f.Outcome))
+	if q.hand != nil && !s.settledHand(q.hand) {
+		q.hand.abort(errors.New(f.String()))
 	}
 	s.releasePages(q)
 	q.computed, q.launched, q.future = 0, 0, 0

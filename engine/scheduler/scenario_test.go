@@ -420,7 +420,7 @@ func (h *harness) room(a args) {
 func (h *harness) step() {
 	before := len(h.said.lines)
 	h.clock.Advance(100 * time.Millisecond)
-	if _, err := h.s.step(); err != nil {
+	if _, err := h.s.turn(); err != nil {
 		h.t.Fatal(err)
 	}
 	h.launches()

@@ -31,6 +31,8 @@ type Scheduler struct {
 
 	flight flight // what is being computed
 
+	digest digest // of all decisions
+
 	told      []told // not delivered yet
 	taken     int    // submissions drained since the load was published
 	takenToks int    // of their prompts
@@ -75,6 +77,9 @@ func New(cfg Config, deps Deps) (*Scheduler, error) {
 		live:    map[string]*sequence{},
 		seeds:   rand.New(rand.NewPCG(cfg.Seed, 0x5eed)),
 		reserve: newReserve(cfg.Conservativeness),
+	}
+	if s.digest, err = newDigest(cfg); err != nil {
+		return nil, err
 	}
 	now := deps.Clock.Now()
 	s.steps.lastDecode, s.steps.lastReport = now, now
@@ -169,6 +174,8 @@ func (s *Scheduler) receive(m submitMsg) {
 	if seed := m.req.Sampling.Seed; seed != nil {
 		q.seed = uint64(*seed)
 	}
+	s.digest.note(notedReceipt, uint64(q.arrival), uint64(q.prompt), q.seed)
+	s.digest.text(q.req.RID)
 	s.in[stateNew].add(q)
 	outcome, message := s.judge(q)
 	if outcome == "" {
@@ -179,10 +186,7 @@ func (s *Scheduler) receive(m submitMsg) {
 		return
 	}
 	s.live[q.req.RID] = q
-	if err := s.openTransfer(q); err != nil {
-		s.finish(q, aborted(request.OutcomeBootstrapFailed, err.Error()))
-		return
-	}
+	s.openTransfer(q)
 	switch s.cfg.Role {
 	case Unified:
 		s.becomeWaiting(q)
@@ -193,25 +197,24 @@ func (s *Scheduler) receive(m submitMsg) {
 	}
 }
 
-// openTransfer opens the hand-over of a request on a prefill or decode rank. A health check has none.
-func (s *Scheduler) openTransfer(q *sequence) error {
+// openTransfer opens the hand-over of a request on a prefill or decode rank. A health check has none. That it can't be
+// opened is a failure like others: all ranks hear of it when they poll.
+func (s *Scheduler) openTransfer(q *sequence) {
 	if s.cfg.Role == Unified || q.req.Bootstrap.Fake() {
-		return nil
+		return
 	}
+	q.hand = &handoff{}
 	if s.cfg.Role == Prefill {
 		t, err := s.deps.Sender.Open(q.req.Bootstrap.Room, q.prompt)
-		if err != nil {
-			return err
+		if q.hand.opening = err; err == nil {
+			q.hand.transfer, q.sending = t, t
 		}
-		q.sending = t
-		return nil
+		return
 	}
 	t, err := s.deps.Receiver.Open(*q.req.Bootstrap, q.prompt)
-	if err != nil {
-		return err
+	if q.hand.opening = err; err == nil {
+		q.hand.transfer, q.receiving = t, t
 	}
-	q.receiving = t
-	return nil
 }
 
 // judge gives the outcome of a request that can't be served, with a message for the client; "" for one that can.
@@ -300,9 +303,9 @@ func (s *Scheduler) endAll(outcome request.Outcome, message string) {
 				RID: m.req.RID, PromptTokens: len(m.req.PromptIDs), Finish: new(aborted(outcome, message)),
 			}})
 		case flushMsg:
-			m.reply <- ErrEnded
+			answer(m.reply, ErrEnded)
 		case controlMsg:
-			m.reply <- ErrEnded
+			answer(m.reply, ErrEnded)
 		case abortMsg: // everything has ended
 		}
 	}

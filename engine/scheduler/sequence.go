@@ -57,6 +57,7 @@ type sequence struct {
 	overtaken   int // later requests that were admitted before it
 	retractions int // times that it lost its pages, for whatever reason
 
+	hand      *handoff     // of sending or receiving; nil on the fake path and where there is none
 	sending   Sending      // prefill, nil on the fake path
 	sent      int          // pages that launched steps give to sending, all layers
 	receiving Receiving    // decode, nil on the fake path
@@ -65,18 +66,6 @@ type sequence struct {
 
 // generated is the number of answer tokens.
 func (q *sequence) generated() int { return len(q.tokens) - q.prompt }
-
-// transfer is the hand-over of either side, nil when there is none.
-func (q *sequence) transfer() Transfer {
-	switch {
-	case q.sending != nil:
-		return q.sending
-	case q.receiving != nil:
-		return q.receiving
-	default:
-		return nil
-	}
-}
 
 // check verifies the invariants; steps up to over are over.
 func (q *sequence) check(pageSize int, over int64) error {
@@ -107,7 +96,7 @@ func (q *sequence) check(pageSize int, over int64) error {
 			return fail("want no pages, or all but the last token computed")
 		}
 	case stateTransferring:
-		if q.receiving != nil && covered < q.prompt || q.computed != 0 {
+		if q.hand != nil && covered < q.prompt || q.computed != 0 {
 			return fail("want pages for the prompt and nothing computed")
 		}
 	case statePrefilling:

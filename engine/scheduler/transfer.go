@@ -1,6 +1,8 @@
 package scheduler
 
 import (
+	"errors"
+
 	"github.com/sluice-dev/sluice/engine/disagg"
 	"github.com/sluice-dev/sluice/engine/request"
 )
@@ -43,4 +45,49 @@ type Sender interface {
 type Receiver interface {
 	// Open gives an error when the request can't be handed over, and then there is nothing to abort.
 	Open(at request.Bootstrap, promptTokens int) (Receiving, error)
+}
+
+// handoff is a sequence's transfer as all ranks of the world see it: each has one for its own part of the KV. What a rank
+// decides, it decides by these fields and not by its own transfer's state, which changes at any time.
+type handoff struct {
+	transfer  Transfer     // nil when it could not be opened here
+	opening   error        // and why
+	agreed    disagg.State // Failed when it is so on any rank, else the earliest of all
+	settled   bool         // the state is terminal on every rank, so no peer touches the pages any more
+	failure   error        // why, when agreed is Failed
+	bootstrap bool         // it failed before the peers had met
+}
+
+// own gives the state of this rank's part.
+func (h *handoff) own() disagg.State {
+	if h.transfer == nil {
+		return disagg.Failed
+	}
+	return h.transfer.State()
+}
+
+// ownFailure says why this rank's part failed, and whether before the peers had met.
+func (h *handoff) ownFailure() (err error, bootstrap bool) {
+	if h.transfer == nil {
+		return h.opening, true
+	}
+	err = h.transfer.Err()
+	var e *disagg.Error
+	return err, errors.As(err, &e) && e.Bootstrap()
+}
+
+// look takes this rank's own state for that of all, in a world of one.
+func (h *handoff) look() {
+	h.agreed = h.own()
+	h.settled = h.agreed.Terminal()
+	if h.agreed == disagg.Failed && h.failure == nil {
+		h.failure, h.bootstrap = h.ownFailure()
+	}
+}
+
+// abort ends this rank's part, if it has not ended.
+func (h *handoff) abort(reason error) {
+	if h.transfer != nil {
+		h.transfer.Abort(reason)
+	}
 }
