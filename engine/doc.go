@@ -17,6 +17,7 @@
 //  14. ledger: the stages of a request and the only clock.
 //  15. metrics: the table of families, the store of a process, the exposition of a replica.
 //  16. loads: the wire types of /v1/loads, which router and operator read too.
+//  17. profile: pprof profiles of a process while it serves.
 //
 // What may import what is in hack/layers.
 package engine

@@ -28,6 +28,7 @@ func TestServeFlags(t *testing.T) {
 	want := server.Default()
 	want.ModelPath, want.ServedModelName, want.Host, want.Port = "/m", "n", "0.0.0.0", 1
 	want.APIKey, want.AdminAPIKey, want.MaxBodyBytes = "k", "a", 2
+	want.LogRequests, want.LogRequestsLevel = true, 3
 	want.EnableMetrics, want.EnableCacheReport, want.BootstrapPort = true, true, 3
 	want.ExtraMetricLabels = map[string]string{"cluster": "c"}
 	want.CustomLabelsHeader, want.AllowedCustomLabels = "x-l", []string{"team", "shift"}
@@ -54,7 +55,7 @@ func TestServeFlags(t *testing.T) {
 		"--threads", "12", "--enable-metrics", "--extra-metric-labels", `{"cluster":"c"}`, "--tokenizer-metrics-custom-labels-header", "x-l",
 		"--tokenizer-metrics-allowed-custom-labels", "team", "shift", "--bucket-time-to-first-token", "0.1", "0.5", "--bucket-inter-token-latency=0.2",
 		"--bucket-e2e-request-latency", "1,2", "--prompt-tokens-buckets", "tse", "1000", "2", "8", "--generation-tokens-buckets", "custom 5 50",
-		"--decode-log-interval", "13", "--enable-cache-report", "--log-level", "debug", "--disaggregation-mode", "prefill", "--disaggregation-bootstrap-port", "3",
+		"--decode-log-interval", "13", "--enable-cache-report", "--log-requests", "--log-requests-level", "3", "--log-level", "debug", "--disaggregation-mode", "prefill", "--disaggregation-bootstrap-port", "3",
 		"--disaggregation-host", "h", "--disaggregation-secret-file", "f", "--drain-accept", "1.5", "--drain-timeout", "2m")
 	if err != nil {
 		t.Fatal(err)
@@ -101,10 +102,10 @@ func TestReadEnvironment(t *testing.T) {
 	}{
 		{"nothing", "the defaults stay", "", nil, func(*server.Config) {}, ""},
 		{"all", "each goes where it belongs", "", map[string]string{
-			"SLUICE_PD_SECRET": "s\n", "POD_IP": "10.0.0.7", "PROMETHEUS_MULTIPROC_DIR": "/d", "SGLANG_HEALTH_CHECK_TIMEOUT": "3", "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false",
+			"SLUICE_PD_SECRET": "s\n", "POD_IP": "10.0.0.7", "PROMETHEUS_MULTIPROC_DIR": "/d", "SGLANG_TORCH_PROFILER_DIR": "/p", "SGLANG_HEALTH_CHECK_TIMEOUT": "3", "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false",
 		}, func(c *server.Config) {
 			c.Rank.Disagg.Secret, c.Rank.Disagg.AdvertiseHost, c.MetricsDir = "s", "10.0.0.7", "/d"
-			c.HealthTimeout, c.HealthGenerates = 3*time.Second, false
+			c.HealthTimeout, c.HealthGenerates, c.ProfilerDir = 3*time.Second, false, "/p"
 		}, ""},
 		{"file wins", "over the environment", "good", map[string]string{"SLUICE_PD_SECRET": "s"}, func(c *server.Config) { c.Rank.Disagg.Secret = "from the file" }, ""},
 		{"no file", "the flag is named", "missing", nil, nil, "--disaggregation-secret-file"},

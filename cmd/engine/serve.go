@@ -81,6 +81,8 @@ func serveFlags(f *pflag.FlagSet, cfg *server.Config, secretFile *string) {
 	f.Var(rule(&cfg.Buckets.GenerationTokens), "generation-tokens-buckets", "default, tse MIDDLE BASE COUNT, or custom BOUND…")
 	f.IntVar(&r.DecodeLogInterval, "decode-log-interval", r.DecodeLogInterval, "decode steps between two reports")
 	f.BoolVar(&cfg.EnableCacheReport, "enable-cache-report", false, "tell clients how many prompt tokens came from the cache")
+	f.BoolVar(&cfg.LogRequests, "log-requests", false, "log a line when a request comes and when it ends")
+	f.IntVar(&cfg.LogRequestsLevel, "log-requests-level", cfg.LogRequestsLevel, "what the lines hold: 0 counts, 1 also the sampling parameters, 2 also the begin of texts, 3 whole texts")
 	f.StringVar(&r.LogLevel, "log-level", r.LogLevel, "debug, info, warning or error")
 
 	f.Var((*mode)(&r.Disagg.Mode), "disaggregation-mode", "prefill, decode or null")
@@ -108,6 +110,9 @@ func readEnvironment(cfg *server.Config, secretFile string, lookup func(string) 
 		d.Secret = strings.TrimSpace(secret)
 	}
 	cfg.MetricsDir, _ = lookup("PROMETHEUS_MULTIPROC_DIR")
+	if dir, set := lookup("SGLANG_TORCH_PROFILER_DIR"); set && dir != "" {
+		cfg.ProfilerDir = dir
+	}
 	if address, set := lookup("POD_IP"); set && d.AdvertiseHost == "" {
 		d.AdvertiseHost = address
 	}

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"slices"
 	"sync"
 
 	"github.com/sluice-dev/sluice/engine/loads"
+	"github.com/sluice-dev/sluice/engine/profile"
 	"github.com/sluice-dev/sluice/engine/rank"
 	"github.com/sluice-dev/sluice/engine/request"
 )
@@ -272,6 +274,26 @@ func (c *Controller) OpenSession(ctx context.Context, s request.Session) error {
 func (c *Controller) CloseSession(ctx context.Context, id string) error {
 	home := c.home(id)
 	return c.name(home, c.ranks[home].CloseSession(ctx, id))
+}
+
+// StartProfile implements rank.Client. After an error some DP ranks may record.
+func (c *Controller) StartProfile(ctx context.Context, o profile.Options) error {
+	return c.each(func(_ int, r rank.Client) error { return r.StartProfile(ctx, o) })
+}
+
+// StopProfile implements rank.Client.
+func (c *Controller) StopProfile(ctx context.Context) (files []string, err error) {
+	lists := make([][]string, len(c.ranks))
+	err = c.each(func(i int, r rank.Client) (err error) {
+		lists[i], err = r.StopProfile(ctx)
+		return err
+	})
+	return slices.Concat(lists...), err
+}
+
+// Collect implements rank.Client.
+func (c *Controller) Collect(ctx context.Context) error {
+	return c.each(func(_ int, r rank.Client) error { return r.Collect(ctx) })
 }
 
 // each calls f for all DP ranks at the same time and joins what fails.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/sluice-dev/sluice/engine/loads"
+	"github.com/sluice-dev/sluice/engine/profile"
 	"github.com/sluice-dev/sluice/engine/rank"
 	"github.com/sluice-dev/sluice/engine/request"
 )
@@ -132,10 +133,13 @@ func TestControlReachesAll(t *testing.T) {
 	if diff := cmp.Diff([]loads.Load{{DPRank: 0, NumRunningReqs: 1}, {DPRank: 1, NumRunningReqs: 2}}, list); diff != "" || err != nil {
 		t.Errorf("loads: %v, (-want +got):\n%s", err, diff)
 	}
-	if err := errors.Join(c.Flush(ctx), c.Pause(ctx, request.PauseRetract), c.Continue(ctx)); err != nil {
+	if err := errors.Join(c.Flush(ctx), c.Pause(ctx, request.PauseRetract), c.Continue(ctx), c.StartProfile(ctx, profile.Options{Name: "p"}), c.Collect(ctx)); err != nil {
 		t.Error(err)
 	}
-	want := []string{"loads", "flush", "pause retract", "continue"}
+	if files, err := c.StopProfile(ctx); err != nil || len(files) != len(fakes) {
+		t.Errorf("profiles %v: %v", files, err)
+	}
+	want := []string{"loads", "flush", "pause retract", "continue", "profile p", "collect", "stop profile"}
 	for i, f := range fakes {
 		if diff := cmp.Diff(want, f.asked()); diff != "" {
 			t.Errorf("DP rank %d (-want +got):\n%s", i, diff)

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/sluice-dev/sluice/engine/loads"
+	"github.com/sluice-dev/sluice/engine/profile"
 	"github.com/sluice-dev/sluice/engine/rank"
 	"github.com/sluice-dev/sluice/engine/request"
 	"go.uber.org/goleak"
@@ -81,6 +82,13 @@ func (f *fakeRank) Continue(context.Context) error { return f.called("continue")
 func (f *fakeRank) OpenSession(_ context.Context, s request.Session) error {
 	return f.called("open " + s.ID)
 }
+func (f *fakeRank) StartProfile(_ context.Context, o profile.Options) error {
+	return f.called("profile " + o.Name)
+}
+func (f *fakeRank) StopProfile(context.Context) ([]string, error) {
+	return []string{f.info.ModelID}, f.called("stop profile")
+}
+func (f *fakeRank) Collect(context.Context) error                   { return f.called("collect") }
 func (f *fakeRank) CloseSession(_ context.Context, id string) error { return f.called("close " + id) }
 func (f *fakeRank) Done() <-chan struct{}                           { return f.done }
 

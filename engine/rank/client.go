@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/sluice-dev/sluice/engine/loads"
+	"github.com/sluice-dev/sluice/engine/profile"
 	"github.com/sluice-dev/sluice/engine/request"
 )
 
@@ -31,6 +32,13 @@ type Client interface {
 	OpenSession(ctx context.Context, s request.Session) error
 	// CloseSession closes a session, ends its turn if one runs and frees what it holds; an error when there is none.
 	CloseSession(ctx context.Context, id string) error
+	// StartProfile begins to record profiles of every process of the rank's; an error when one records already.
+	StartProfile(ctx context.Context, o profile.Options) error
+	// StopProfile ends the recording and gives its files, also those of the processes that could write theirs when others
+	// could not.
+	StopProfile(ctx context.Context) (files []string, err error)
+	// Collect makes every process of the rank's collect its garbage now.
+	Collect(ctx context.Context) error
 	// Done is closed when the rank has ended, in order or not; Err then says why: nil after Close, else a named error.
 	Done() <-chan struct{}
 	Err() error

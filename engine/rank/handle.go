@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-dev/sluice/engine/loads"
+	"github.com/sluice-dev/sluice/engine/profile"
 	"github.com/sluice-dev/sluice/engine/rank/rankpb"
 	"github.com/sluice-dev/sluice/engine/request"
 	"google.golang.org/grpc"
@@ -218,6 +219,31 @@ func (h *handle) OpenSession(ctx context.Context, s request.Session) error {
 func (h *handle) CloseSession(ctx context.Context, id string) error {
 	if _, err := h.api.CloseSession(ctx, &rankpb.CloseSessionRequest{Id: id}); err != nil {
 		return fmt.Errorf("close session %q: %w", id, h.cause(err))
+	}
+	return nil
+}
+
+// StartProfile implements Client.
+func (h *handle) StartProfile(ctx context.Context, o profile.Options) error {
+	if _, err := h.api.StartProfile(ctx, &rankpb.StartProfileRequest{Dir: o.Dir, Name: o.Name, Cpu: o.CPU, Memory: o.Memory}); err != nil {
+		return fmt.Errorf("start a profile of rank %d: %w", h.info.Rank, h.cause(err))
+	}
+	return nil
+}
+
+// StopProfile implements Client.
+func (h *handle) StopProfile(ctx context.Context) (files []string, err error) {
+	reply, err := h.api.StopProfile(ctx, &rankpb.StopProfileRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("stop the profile of rank %d: %w", h.info.Rank, h.cause(err))
+	}
+	return reply.GetFiles(), nil
+}
+
+// Collect implements Client.
+func (h *handle) Collect(ctx context.Context) error {
+	if _, err := h.api.Collect(ctx, &rankpb.CollectRequest{}); err != nil {
+		return fmt.Errorf("collect the garbage of rank %d: %w", h.info.Rank, h.cause(err))
 	}
 	return nil
 }

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"sync/atomic"
 
+	"github.com/sluice-dev/sluice/engine/profile"
 	"github.com/sluice-dev/sluice/engine/rank/rankpb"
 	"github.com/sluice-dev/sluice/engine/request"
 	"github.com/sluice-dev/sluice/engine/scheduler"
@@ -25,12 +27,13 @@ type service struct {
 
 	info      Info
 	scheduler *scheduler.Scheduler
+	profiles  *profile.Recorder
 	connected atomic.Bool
 	ended     chan struct{} // closed when the scheduler has finished every request
 }
 
 func newService(info Info, s *scheduler.Scheduler) *service {
-	return &service{info: info, scheduler: s, ended: make(chan struct{})}
+	return &service{info: info, scheduler: s, profiles: profile.NewRecorder(fmt.Sprintf("rank%d", info.Rank)), ended: make(chan struct{})}
 }
 
 func (s *service) server() *grpc.Server {
@@ -170,6 +173,29 @@ func (s *service) CloseSession(ctx context.Context, r *rankpb.CloseSessionReques
 		return nil, refusal(err)
 	}
 	return &rankpb.CloseSessionReply{}, nil
+}
+
+// StartProfile begins a recording of this process.
+func (s *service) StartProfile(_ context.Context, r *rankpb.StartProfileRequest) (*rankpb.StartProfileReply, error) {
+	if err := s.profiles.Start(profile.Options{Dir: r.GetDir(), Name: r.GetName(), CPU: r.GetCpu(), Memory: r.GetMemory()}); err != nil {
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	return &rankpb.StartProfileReply{}, nil
+}
+
+// StopProfile ends it.
+func (s *service) StopProfile(context.Context, *rankpb.StopProfileRequest) (*rankpb.StopProfileReply, error) {
+	files, err := s.profiles.Stop()
+	if err != nil {
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	return &rankpb.StopProfileReply{Files: files}, nil
+}
+
+// Collect collects garbage.
+func (s *service) Collect(context.Context, *rankpb.CollectRequest) (*rankpb.CollectReply, error) {
+	runtime.GC()
+	return &rankpb.CollectReply{}, nil
 }
 
 // refusal is the status of what the scheduler refuses to do.

@@ -54,7 +54,7 @@ func (s *Server) chatRoute() openAIRoute {
 
 func (s *Server) wholeChat(j *job, req openAIRequest, answers []answer) any {
 	body := s.chatAnswer(j, "chat.completion")
-	body.Usage = j.usage(s.cfg.EnableCacheReport)
+	body.Usage = j.usage(s.cacheReport())
 	body.Ext = j.extension(req.details)
 	for i := range answers {
 		choice := chatChoice{
@@ -97,7 +97,7 @@ func (s *Server) readChat(r *http.Request, e *engine, o *object, arrival ledger.
 		o.failField("chat_template_kwargs", "must be an object, not %s", kindOf(raw))
 	}
 	generationPrompt := o.boolean("add_generation_prompt", true)
-	req, err := s.readOpenAI(r, o, openAISampling(o, 0), want, 1, arrival)
+	req, err := s.readOpenAI(r, e, o, openAISampling(o, 0), want, 1, arrival)
 	if err != nil {
 		return req, err
 	}
@@ -109,7 +109,9 @@ func (s *Server) readChat(r *http.Request, e *engine, o *object, arrival ledger.
 	if err != nil {
 		return req, err
 	}
-	return req, fillPrompts(e, req.specs, [][]int32{ids}, maxTokensField(o), false)
+	prompts := [][]int32{ids}
+	s.continuation(e, req.specs[0].turn, prompts)
+	return req, fillPrompts(e, req.specs, prompts, maxTokensField(o), false)
 }
 
 // readMessages reads the conversation.
@@ -191,7 +193,7 @@ func (s *Server) streamChat(ctx context.Context, events *eventStream, j *job, re
 			choice.Index = index
 			chunk.Choices = []chatChoice{choice}
 			if req.options.everyChunk {
-				chunk.Usage = q.usage(s.cfg.EnableCacheReport)
+				chunk.Usage = q.usage(s.cacheReport())
 			}
 			events.send(chunk)
 		}
@@ -217,7 +219,7 @@ func (s *Server) streamChat(ctx context.Context, events *eventStream, j *job, re
 	}
 	chunk.Choices, chunk.Usage, chunk.Ext = []chatChoice{}, nil, j.extension(req.details)
 	if req.options.atEnd {
-		chunk.Usage = j.usage(s.cfg.EnableCacheReport)
+		chunk.Usage = j.usage(s.cacheReport())
 	}
 	if req.options.atEnd || req.details {
 		events.send(chunk)

@@ -46,7 +46,7 @@ type openAIRequest struct {
 
 // readOpenAI reads the fields that both routes share and makes the specs of all sequences. The caller has filled in what
 // only its route has, and has not looked at the fault yet.
-func (s *Server) readOpenAI(r *http.Request, o *object, p sampling, want *request.WantLogprobs, prompts int, arrival ledger.Timeline) (openAIRequest, *apiError) {
+func (s *Server) readOpenAI(r *http.Request, e *engine, o *object, p sampling, want *request.WantLogprobs, prompts int, arrival ledger.Timeline) (openAIRequest, *apiError) {
 	s.checkModel(o)
 	req := openAIRequest{stream: o.boolean("stream", false), options: readStreamOptions(o), details: o.boolean("return_cached_tokens_details", false)}
 	checkSequences(o, prompts, p.choices)
@@ -58,7 +58,7 @@ func (s *Server) readOpenAI(r *http.Request, o *object, p sampling, want *reques
 	if *o.fault != nil {
 		return req, *o.fault
 	}
-	place := s.readPlacement(r.Header, o, prompts)
+	place := s.readPlacement(r.Header, e, o, prompts)
 	base.turn, base.dpRank, base.routingKey = readTurn(o, prompts*p.choices), place.dpRank, place.routingKey
 	names := identity(o, prompts, p.choices)
 	bootstraps := s.readBootstraps(o, prompts, p.choices)
@@ -143,7 +143,7 @@ func (s *Server) completionRoute() openAIRoute {
 
 func (s *Server) wholeCompletion(j *job, req openAIRequest, answers []answer) any {
 	body := s.completionAnswer(j)
-	body.Usage = j.usage(s.cfg.EnableCacheReport)
+	body.Usage = j.usage(s.cacheReport())
 	body.Ext = j.extension(req.details)
 	for i := range answers {
 		writer := newCompletionWriter(j, req, i)
@@ -161,7 +161,7 @@ func (s *Server) readCompletion(r *http.Request, e *engine, o *object, arrival l
 	if o.string("suffix", "") != "" {
 		o.fail(unsupportedField("suffix", "leave it out; the engine continues texts and does not fill gaps"))
 	}
-	req, err := s.readOpenAI(r, o, openAISampling(o, completionMaxTokens), want, p.count(), arrival)
+	req, err := s.readOpenAI(r, e, o, openAISampling(o, completionMaxTokens), want, p.count(), arrival)
 	if err != nil {
 		return req, err
 	}
@@ -169,6 +169,7 @@ func (s *Server) readCompletion(r *http.Request, e *engine, o *object, arrival l
 	if err != nil {
 		return req, err
 	}
+	s.continuation(e, req.specs[0].turn, ids)
 	if err := fillPrompts(e, req.specs, ids, maxTokensField(o), !o.has("max_tokens") && !o.has("max_completion_tokens")); err != nil {
 		return req, err
 	}
@@ -271,7 +272,7 @@ func (s *Server) streamCompletion(ctx context.Context, events *eventStream, j *j
 		}
 		chunk.Choices = []completionChoice{writers[index].choice(p)}
 		if req.options.everyChunk {
-			chunk.Usage = j.sequences[index].usage(s.cfg.EnableCacheReport)
+			chunk.Usage = j.sequences[index].usage(s.cacheReport())
 		}
 		events.send(chunk)
 	})
@@ -281,7 +282,7 @@ func (s *Server) streamCompletion(ctx context.Context, events *eventStream, j *j
 	}
 	chunk.Choices, chunk.Usage, chunk.Ext = []completionChoice{}, nil, j.extension(req.details)
 	if req.options.atEnd {
-		chunk.Usage = j.usage(s.cfg.EnableCacheReport)
+		chunk.Usage = j.usage(s.cacheReport())
 	}
 	if req.options.atEnd || req.details {
 		events.send(chunk)

@@ -31,10 +31,15 @@ type Config struct {
 	CustomLabelsHeader  string            // --tokenizer-metrics-custom-labels-header
 	AllowedCustomLabels []string          // --tokenizer-metrics-allowed-custom-labels
 
+	LogRequests      bool // --log-requests: a line for each request, until /configure_logging says otherwise
+	LogRequestsLevel int  // --log-requests-level: 0 to 3, how much of it
+
 	MaxBodyBytes    int64         // --max-body-bytes
 	ClientTimeout   time.Duration // no flag: a client that sends or takes nothing for so long counts as gone
 	HealthTimeout   time.Duration // SGLANG_HEALTH_CHECK_TIMEOUT: until a health check without output fails
 	HealthGenerates bool          // SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION: /health asks the rank for a token
+
+	ProfilerDir string // SGLANG_TORCH_PROFILER_DIR: where profiles go when /start_profile names no directory
 
 	DrainAccept  time.Duration // --drain-accept: after SIGTERM, still taking requests while health says 503; at most DrainTimeout
 	DrainTimeout time.Duration // --drain-timeout: after SIGTERM, until what still runs is aborted
@@ -49,9 +54,9 @@ type Config struct {
 // Default is the configuration without any flag.
 func Default() Config {
 	return Config{
-		Host: "127.0.0.1", Port: 30000, CustomLabelsHeader: "x-custom-labels", MaxBodyBytes: 8 << 20,
+		Host: "127.0.0.1", Port: 30000, CustomLabelsHeader: "x-custom-labels", LogRequestsLevel: 2, MaxBodyBytes: 8 << 20,
 		ClientTimeout: 2 * time.Minute, HealthTimeout: 20 * time.Second, HealthGenerates: true, DrainAccept: 2 * time.Second, DrainTimeout: 60 * time.Second,
-		BootstrapPort: 8998,
+		BootstrapPort: 8998, ProfilerDir: "/tmp",
 		Rank: rank.Config{
 			PageSize: 16, MaxRunningRequests: 256, ChunkedPrefillSize: 2048, MaxPrefillTokens: 16384, DecodeLogInterval: 40, LogLevel: "info",
 			SchedulePolicy: "fcfs", ScheduleConservativeness: 1, RetractionPolicy: "length", Priority: rank.PriorityConfig{PreemptionThreshold: 10},
@@ -87,6 +92,9 @@ func (c Config) Validate() (Config, error) {
 		if f.value < 0 {
 			refuse(f.flag, "is %v: give seconds, at least 0", f.value)
 		}
+	}
+	if c.LogRequestsLevel < 0 || c.LogRequestsLevel > maxLogLevel {
+		refuse("log-requests-level", "is %d: give 0 to %d", c.LogRequestsLevel, maxLogLevel)
 	}
 	c.DrainAccept = min(c.DrainAccept, c.DrainTimeout)
 	if c.HealthTimeout <= 0 {

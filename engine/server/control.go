@@ -27,8 +27,7 @@ func (s *Server) flushCache(w http.ResponseWriter, r *http.Request) {
 		writeError(w, failure(http.StatusBadRequest, codeNotFlushed, "the cache is not flushed: %v", flushErr))
 		return
 	}
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	_, _ = w.Write([]byte("Cache flushed.\n"))
+	writeText(w, "Cache flushed.\n")
 }
 
 // flushPoll is how often a flush that has time left is tried again.

@@ -64,6 +64,9 @@ func (q *sequence) outcomeError(finish request.Finish) *apiError {
 		// All else that makes a request invalid was refused before it went to the rank.
 		err.param, err.code = q.sampling.grammarField, codeGrammar
 	}
+	if finish.Outcome == request.OutcomeInvalid && q.turn != nil && q.sampling.grammar == nil {
+		err.param, err.code = "session_params", codeSession
+	}
 	return err
 }
 

@@ -129,7 +129,7 @@ func (s *Server) readGenerate(header http.Header, e *engine, o *object, arrival 
 	if *o.fault != nil {
 		return generateRequest{}, *o.fault
 	}
-	place := s.readPlacement(header, o, prompts)
+	place := s.readPlacement(header, e, o, prompts)
 	base.turn, base.dpRank, base.routingKey = readTurn(o, prompts*n), place.dpRank, place.routingKey
 	names := identity(o, prompts, n)
 	bootstraps := s.readBootstraps(o, prompts, n)
@@ -140,6 +140,7 @@ func (s *Server) readGenerate(header http.Header, e *engine, o *object, arrival 
 	if err != nil {
 		return generateRequest{}, err
 	}
+	s.continuation(e, base.turn, ids)
 	req := generateRequest{id: names.base, list: p.batch || n > 1}
 	for i, param := range params {
 		if err := s.fitNative(e, &param, wants[i], ids[i]); err != nil {
@@ -282,7 +283,7 @@ func (s *Server) generateAnswer(q *sequence, want *wantNative, a *answer) genera
 func (s *Server) metaInfo(q *sequence, finish *request.Finish) metaInfo {
 	m := metaInfo{
 		ID: q.rid, PromptTokens: q.promptTokens, CompletionTokens: q.completionTokens, CachedTokens: q.cachedTokens,
-		CachedTokensDetails: cachedDetails{Device: q.cachedTokens}, NumRetractions: q.retractions, WeightVersion: weightVersion, DPRank: q.dpRank,
+		CachedTokensDetails: cachedDetails{Device: q.cachedTokens}, NumRetractions: q.retractions, WeightVersion: weightVersion, DPRank: q.answeringRank(),
 	}
 	if finish == nil {
 		return m

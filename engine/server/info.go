@@ -103,7 +103,7 @@ func (s *Server) args(info rank.Info) serverArgs {
 	c, r := s.cfg, s.cfg.Rank
 	args := serverArgs{
 		ModelPath: c.ModelPath, TokenizerPath: c.ModelPath, ServedModelName: c.ServedModelName, Host: c.Host, Port: c.Port,
-		EnableMetrics: c.EnableMetrics, EnableCacheReport: c.EnableCacheReport, ExtraMetricLabels: c.ExtraMetricLabels,
+		EnableMetrics: c.EnableMetrics, EnableCacheReport: s.cacheReport(), ExtraMetricLabels: c.ExtraMetricLabels,
 		PageSize: info.PageSize, ContextLength: info.ContextLength, MaxRunningRequests: info.MaxRunningRequests,
 		MaxRunningRequestsUnderSLO: info.MaxRunningRequestsUnderSLO, MaxTotalTokens: info.MaxTotalNumTokens,
 		ChunkedPrefillSize: r.ChunkedPrefillSize, MaxPrefillTokens: r.MaxPrefillTokens, DecodeLogInterval: r.DecodeLogInterval,

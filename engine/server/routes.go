@@ -38,8 +38,8 @@ var (
 	getOrPost = []string{http.MethodGet, http.MethodPost}
 )
 
-// table lists every route of the engine.
-func (s *Server) table() routes {
+// rows lists every route of the engine.
+func (s *Server) rows() []route {
 	rows := []route{
 		{"/v1/completions", onlyPost, accessUser, s.serveOpenAI(s.completionRoute())},
 		{"/v1/chat/completions", onlyPost, accessUser, s.serveOpenAI(s.chatRoute())},
@@ -61,12 +61,27 @@ func (s *Server) table() routes {
 
 		{"/flush_cache", getOrPost, accessAdmin, s.flushCache},
 		{"/abort_request", onlyPost, accessAdmin, s.abortRequest},
+		{"/pause_generation", onlyPost, accessAdmin, s.pauseGeneration},
+		{"/continue_generation", onlyPost, accessAdmin, s.continueGeneration},
+		{"/open_session", getOrPost, accessAdmin, s.openSession},
+		{"/close_session", getOrPost, accessAdmin, s.closeSession},
+		{"/start_profile", getOrPost, accessAdmin, s.startProfile},
+		{"/stop_profile", getOrPost, accessAdmin, s.stopProfile},
+		{"/configure_logging", getOrPost, accessAdmin, s.configureLogging},
+		{"/set_internal_state", postOrPut, accessAdmin, s.setInternalState},
+		{"/freeze_gc", getOrPost, accessAdmin, s.freezeGC},
 	}
 	if s.metrics != nil {
 		rows = append(rows,
 			route{"/metrics", onlyGet, accessOpen, s.metrics.ServeHTTP},
 			route{"/metrics/", onlyGet, accessOpen, s.metrics.ServeHTTP})
 	}
+	return rows
+}
+
+// table makes the rows findable.
+func (s *Server) table() routes {
+	rows := s.rows()
 	t := routes{exact: map[string]*route{}, prefix: map[string]*route{}}
 	for i := range rows {
 		if open := strings.IndexByte(rows[i].pattern, '{'); open >= 0 {

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"maps"
@@ -19,6 +20,7 @@ import (
 	"github.com/sluice-dev/sluice/engine/ledger/ledgertest"
 	"github.com/sluice-dev/sluice/engine/loads"
 	"github.com/sluice-dev/sluice/engine/metrics"
+	"github.com/sluice-dev/sluice/engine/profile"
 	"github.com/sluice-dev/sluice/engine/rank"
 	"github.com/sluice-dev/sluice/engine/request"
 	"github.com/sluice-dev/sluice/engine/tokenizer"
@@ -38,6 +40,8 @@ type scriptedRank struct {
 	requests []*request.Request
 	living   map[string]chan request.Outcome
 	refusal  error
+	calls    []string // control calls
+	denial   error    // of control calls
 	playing  sync.WaitGroup
 }
 
@@ -99,6 +103,36 @@ func (r *scriptedRank) Loads(context.Context) ([]loads.Load, error) {
 }
 func (r *scriptedRank) Flush(context.Context) error { return r.flush }
 func (r *scriptedRank) Info() rank.Info             { return r.info }
+
+func (r *scriptedRank) Pause(_ context.Context, mode request.PauseMode) error {
+	err := r.called("pause " + string(mode))
+	if err == nil && mode == request.PauseAbort {
+		err = r.AbortAll("")
+	}
+	return err
+}
+func (r *scriptedRank) Continue(context.Context) error { return r.called("continue") }
+func (r *scriptedRank) OpenSession(_ context.Context, s request.Session) error {
+	return r.called(fmt.Sprintf("open %+v", s))
+}
+func (r *scriptedRank) CloseSession(_ context.Context, id string) error {
+	return r.called("close " + id)
+}
+func (r *scriptedRank) StartProfile(_ context.Context, o profile.Options) error {
+	return r.called(fmt.Sprintf("start profile %+v", o))
+}
+func (r *scriptedRank) StopProfile(context.Context) ([]string, error) {
+	return []string{"/of/the/rank"}, r.called("stop profile")
+}
+func (r *scriptedRank) Collect(context.Context) error { return r.called("collect") }
+
+// called notes a control call and gives what the test says.
+func (r *scriptedRank) called(call string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.calls = append(r.calls, call)
+	return r.denial
+}
 
 func (r *scriptedRank) asked() []*request.Request {
 	r.mu.Lock()

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"net/http"
+	"strings"
 
 	"github.com/sluice-dev/sluice/engine/ledger"
 	"github.com/sluice-dev/sluice/engine/metrics"
@@ -42,6 +43,7 @@ type sequence struct {
 	promptTokens, cachedTokens, retractions int
 	completionTokens                        int // of the last piece; baseline of the inter-token latency
 	ended                                   bool
+	said                                    *strings.Builder // the answer for the request log; nil: not wanted
 }
 
 // piece is new output of a sequence as the client may see it.
@@ -81,6 +83,10 @@ func (s *Server) submit(ctx context.Context, e *engine, spec sequenceSpec) (*seq
 	}
 	q.timeline.Move(ledger.StageAwaitOutput)
 	q.stream = stream
+	if level, on := s.requests.level(); on && level >= 2 {
+		q.said = &strings.Builder{}
+	}
+	s.requests.received(q)
 	return q, nil
 }
 
@@ -120,9 +126,16 @@ func (q *sequence) take(out request.Output) piece {
 	if !aborted {
 		p.text = q.text.push(out.TokenIDs, out.Finish)
 	}
+	if q.said != nil {
+		q.said.WriteString(p.text)
+	}
 	if out.Finish != nil {
 		q.timeline.Move(ledger.StageDone)
 		q.count()
+		q.server.requests.ended(q, *out.Finish)
+		if q.turn != nil && !aborted {
+			q.server.sessions.turned(q.turn.SessionID)
+		}
 		q.end()
 	}
 	return p
@@ -186,6 +199,15 @@ func (q *sequence) abandon(ctx context.Context) {
 		}
 		q.take(out)
 	}
+}
+
+// answeringRank is the data-parallel rank that answers; nil where there is one.
+func (q *sequence) answeringRank() *int {
+	if q.server.dataRanks(q.engine) < 2 {
+		return nil
+	}
+	rank := q.stream.DPRank()
+	return &rank
 }
 
 // end releases the rid.

@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 
 	"github.com/sluice-dev/sluice/engine/ledger"
 	"github.com/sluice-dev/sluice/engine/loads"
+	"github.com/sluice-dev/sluice/engine/profile"
 	"github.com/sluice-dev/sluice/engine/rank"
 	"github.com/sluice-dev/sluice/engine/request"
 	"github.com/sluice-dev/sluice/engine/tokenizer"
@@ -29,6 +32,18 @@ type Rank interface {
 	Flush(ctx context.Context) error
 	// Info gives the constant facts of the rank.
 	Info() rank.Info
+	// Pause stops computing until Continue; mode says what becomes of the requests that run.
+	Pause(ctx context.Context, mode request.PauseMode) error
+	// Continue ends a pause; there need not be one.
+	Continue(ctx context.Context) error
+	// OpenSession opens a session; CloseSession closes it and frees what it holds.
+	OpenSession(ctx context.Context, s request.Session) error
+	CloseSession(ctx context.Context, id string) error
+	// StartProfile begins to record profiles of every process of the rank's, until StopProfile, which gives the files.
+	StartProfile(ctx context.Context, o profile.Options) error
+	StopProfile(ctx context.Context) (files []string, err error)
+	// Collect makes every process of the rank's collect its garbage now.
+	Collect(ctx context.Context) error
 }
 
 // Server answers HTTP requests. It is an http.Handler from the start; requests that need the rank are refused with 503
@@ -40,6 +55,11 @@ type Server struct {
 	metrics http.Handler // nil: metrics are off
 	clock   ledger.Clock
 	log     *slog.Logger
+
+	requests *requestLog
+	state    *liveState
+	profiles *profile.Recorder // of this process
+	sessions sessions
 
 	started ledger.Instant
 	current atomic.Pointer[engine] // nil until Attach
@@ -96,6 +116,7 @@ func New(cfg Config, o Options) *Server {
 	if s.log == nil {
 		s.log = slog.Default()
 	}
+	s.requests, s.state, s.profiles = newRequestLog(s.log, cfg.LogRequests, cfg.LogRequestsLevel), newLiveState(cfg), profile.NewRecorder("api")
 	s.started = s.clock.Now()
 	s.routes = s.table()
 	return s
@@ -201,6 +222,20 @@ func (s *Server) claim(rid string) (taken bool) {
 	}
 	s.claimed[rid] = struct{}{}
 	return true
+}
+
+// claims gives the rids of the sequences that live.
+func (s *Server) claims() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.claimed))
+}
+
+// anyClaimed reports whether one of rids lives.
+func (s *Server) anyClaimed(rids []string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.ContainsFunc(rids, func(rid string) bool { _, lives := s.claimed[rid]; return lives })
 }
 
 func (s *Server) release(rid string) {

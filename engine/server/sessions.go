@@ -2,9 +2,68 @@ package server
 
 import (
 	"math"
+	"net/http"
+	"slices"
+	"sync"
 
+	"github.com/google/uuid"
 	"github.com/sluice-dev/sluice/engine/request"
 )
+
+// sessions notes which sessions have had a turn: a later turn goes on in the middle of a text, so its prompt has no token
+// for the begin of one. The ranks hold the sessions themselves, and alone know when one has timed out. The zero value is
+// ready. Safe for concurrent use.
+type sessions struct {
+	mu   sync.Mutex
+	used map[string]bool // by id, of those opened and not closed: a turn has ended well
+}
+
+func (s *sessions) opened(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.used == nil {
+		s.used = map[string]bool{}
+	}
+	s.used[id] = false
+}
+
+func (s *sessions) closed(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.used, id)
+}
+
+// turned notes that a turn has ended well.
+func (s *sessions) turned(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, open := s.used[id]; open {
+		s.used[id] = true
+	}
+}
+
+// goesOn reports whether a turn follows tokens that the session holds.
+func (s *sessions) goesOn(turn *request.Turn) bool {
+	if turn == nil || turn.Offset != nil && *turn.Offset == 0 {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.used[turn.SessionID]
+}
+
+// continuation drops from a turn's prompts what begins every text.
+func (s *Server) continuation(e *engine, turn *request.Turn, prompts [][]int32) {
+	if !s.sessions.goesOn(turn) {
+		return
+	}
+	begin := e.tokenizer.Encode("", true)
+	for i, ids := range prompts {
+		if len(ids) > len(begin) && slices.Equal(ids[:len(begin)], begin) {
+			prompts[i] = ids[len(begin):]
+		}
+	}
+}
 
 // readTurn reads session_params; nil when the request is no turn of a session. A session goes one turn at a time, so the
 // request must have one sequence.
@@ -32,4 +91,60 @@ func readTurn(o *object, sequences int) *request.Turn {
 		o.failField("session_params", "is for one sequence, not %d: a session goes one turn at a time; send n=1 and one prompt", sequences)
 	}
 	return turn
+}
+
+// maxSessionSeconds is the longest time-out of a session.
+const maxSessionSeconds = 7 * 24 * 3600
+
+// openSession opens a session and answers with its id, as a JSON string.
+func (s *Server) openSession(w http.ResponseWriter, r *http.Request) {
+	e, o, err := s.controlBody(w, r)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	session := request.Session{
+		ID: o.string("session_id", ""), Streaming: o.boolean("streaming", false),
+		CapacityTokens: int(o.integerIn("capacity_of_str_len", 0, 0, math.MaxInt32)), // a token is at least one byte
+		TimeoutNanos:   int64(o.number("timeout", 0, 0, maxSessionSeconds) * 1e9),
+	}
+	switch {
+	case session.ID == "":
+		session.ID = uuid.NewString()
+	case len(session.ID) > 256:
+		o.failField("session_id", "must have at most 256 bytes, not %d", len(session.ID))
+	}
+	if *o.fault != nil {
+		writeError(w, *o.fault)
+		return
+	}
+	if openErr := e.rank.OpenSession(r.Context(), session); openErr != nil {
+		writeError(w, refusedByRank("the session is not opened", openErr))
+		return
+	}
+	s.sessions.opened(session.ID)
+	writeJSON(w, http.StatusOK, session.ID)
+}
+
+// closeSession closes a session, ends its turn if one runs, and frees what it holds.
+func (s *Server) closeSession(w http.ResponseWriter, r *http.Request) {
+	e, o, err := s.controlBody(w, r)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	id := o.string("session_id", "")
+	if id == "" {
+		o.failField("session_id", "is missing: send the id that /open_session gave")
+	}
+	if *o.fault != nil {
+		writeError(w, *o.fault)
+		return
+	}
+	if closeErr := e.rank.CloseSession(r.Context(), id); closeErr != nil {
+		writeError(w, refusedByRank("the session is not closed", closeErr))
+		return
+	}
+	s.sessions.closed(id)
+	w.WriteHeader(http.StatusOK)
 }

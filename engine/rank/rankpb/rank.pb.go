@@ -1815,6 +1815,263 @@ func (*CloseSessionReply) Descriptor() ([]byte, []int) {
 	return file_rank_proto_rawDescGZIP(), []int{27}
 }
 
+// StartProfileRequest is profile.Options.
+type StartProfileRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Dir           string                 `protobuf:"bytes,1,opt,name=dir,proto3" json:"dir,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Cpu           bool                   `protobuf:"varint,3,opt,name=cpu,proto3" json:"cpu,omitempty"`
+	Memory        bool                   `protobuf:"varint,4,opt,name=memory,proto3" json:"memory,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StartProfileRequest) Reset() {
+	*x = StartProfileRequest{}
+	mi := &file_rank_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StartProfileRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StartProfileRequest) ProtoMessage() {}
+
+func (x *StartProfileRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_rank_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StartProfileRequest.ProtoReflect.Descriptor instead.
+func (*StartProfileRequest) Descriptor() ([]byte, []int) {
+	return file_rank_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *StartProfileRequest) GetDir() string {
+	if x != nil {
+		return x.Dir
+	}
+	return ""
+}
+
+func (x *StartProfileRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *StartProfileRequest) GetCpu() bool {
+	if x != nil {
+		return x.Cpu
+	}
+	return false
+}
+
+func (x *StartProfileRequest) GetMemory() bool {
+	if x != nil {
+		return x.Memory
+	}
+	return false
+}
+
+type StartProfileReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StartProfileReply) Reset() {
+	*x = StartProfileReply{}
+	mi := &file_rank_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StartProfileReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StartProfileReply) ProtoMessage() {}
+
+func (x *StartProfileReply) ProtoReflect() protoreflect.Message {
+	mi := &file_rank_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StartProfileReply.ProtoReflect.Descriptor instead.
+func (*StartProfileReply) Descriptor() ([]byte, []int) {
+	return file_rank_proto_rawDescGZIP(), []int{29}
+}
+
+type StopProfileRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StopProfileRequest) Reset() {
+	*x = StopProfileRequest{}
+	mi := &file_rank_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StopProfileRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StopProfileRequest) ProtoMessage() {}
+
+func (x *StopProfileRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_rank_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StopProfileRequest.ProtoReflect.Descriptor instead.
+func (*StopProfileRequest) Descriptor() ([]byte, []int) {
+	return file_rank_proto_rawDescGZIP(), []int{30}
+}
+
+type StopProfileReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Files         []string               `protobuf:"bytes,1,rep,name=files,proto3" json:"files,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StopProfileReply) Reset() {
+	*x = StopProfileReply{}
+	mi := &file_rank_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StopProfileReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StopProfileReply) ProtoMessage() {}
+
+func (x *StopProfileReply) ProtoReflect() protoreflect.Message {
+	mi := &file_rank_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StopProfileReply.ProtoReflect.Descriptor instead.
+func (*StopProfileReply) Descriptor() ([]byte, []int) {
+	return file_rank_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *StopProfileReply) GetFiles() []string {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
+type CollectRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CollectRequest) Reset() {
+	*x = CollectRequest{}
+	mi := &file_rank_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CollectRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CollectRequest) ProtoMessage() {}
+
+func (x *CollectRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_rank_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CollectRequest.ProtoReflect.Descriptor instead.
+func (*CollectRequest) Descriptor() ([]byte, []int) {
+	return file_rank_proto_rawDescGZIP(), []int{32}
+}
+
+type CollectReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CollectReply) Reset() {
+	*x = CollectReply{}
+	mi := &file_rank_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CollectReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CollectReply) ProtoMessage() {}
+
+func (x *CollectReply) ProtoReflect() protoreflect.Message {
+	mi := &file_rank_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CollectReply.ProtoReflect.Descriptor instead.
+func (*CollectReply) Descriptor() ([]byte, []int) {
+	return file_rank_proto_rawDescGZIP(), []int{33}
+}
+
 var File_rank_proto protoreflect.FileDescriptor
 
 const file_rank_proto_rawDesc = "" +
@@ -1962,7 +2219,18 @@ const file_rank_proto_rawDesc = "" +
 	"\x10OpenSessionReply\"%\n" +
 	"\x13CloseSessionRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"\x13\n" +
-	"\x11CloseSessionReply2\xc1\x04\n" +
+	"\x11CloseSessionReply\"e\n" +
+	"\x13StartProfileRequest\x12\x10\n" +
+	"\x03dir\x18\x01 \x01(\tR\x03dir\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
+	"\x03cpu\x18\x03 \x01(\bR\x03cpu\x12\x16\n" +
+	"\x06memory\x18\x04 \x01(\bR\x06memory\"\x13\n" +
+	"\x11StartProfileReply\"\x14\n" +
+	"\x12StopProfileRequest\"(\n" +
+	"\x10StopProfileReply\x12\x14\n" +
+	"\x05files\x18\x01 \x03(\tR\x05files\"\x10\n" +
+	"\x0eCollectRequest\"\x0e\n" +
+	"\fCollectReply2\xb7\x06\n" +
 	"\x04Rank\x12:\n" +
 	"\aConnect\x12\x14.sluice.rank.v1.Call\x1a\x15.sluice.rank.v1.Event(\x010\x01\x12>\n" +
 	"\x04Info\x12\x1b.sluice.rank.v1.InfoRequest\x1a\x19.sluice.rank.v1.InfoReply\x12>\n" +
@@ -1971,7 +2239,10 @@ const file_rank_proto_rawDesc = "" +
 	"\x05Pause\x12\x1c.sluice.rank.v1.PauseRequest\x1a\x1a.sluice.rank.v1.PauseReply\x12J\n" +
 	"\bContinue\x12\x1f.sluice.rank.v1.ContinueRequest\x1a\x1d.sluice.rank.v1.ContinueReply\x12S\n" +
 	"\vOpenSession\x12\".sluice.rank.v1.OpenSessionRequest\x1a .sluice.rank.v1.OpenSessionReply\x12V\n" +
-	"\fCloseSession\x12#.sluice.rank.v1.CloseSessionRequest\x1a!.sluice.rank.v1.CloseSessionReplyB1Z/github.com/sluice-dev/sluice/engine/rank/rankpbb\x06proto3"
+	"\fCloseSession\x12#.sluice.rank.v1.CloseSessionRequest\x1a!.sluice.rank.v1.CloseSessionReply\x12V\n" +
+	"\fStartProfile\x12#.sluice.rank.v1.StartProfileRequest\x1a!.sluice.rank.v1.StartProfileReply\x12S\n" +
+	"\vStopProfile\x12\".sluice.rank.v1.StopProfileRequest\x1a .sluice.rank.v1.StopProfileReply\x12G\n" +
+	"\aCollect\x12\x1e.sluice.rank.v1.CollectRequest\x1a\x1c.sluice.rank.v1.CollectReplyB1Z/github.com/sluice-dev/sluice/engine/rank/rankpbb\x06proto3"
 
 var (
 	file_rank_proto_rawDescOnce sync.Once
@@ -1985,7 +2256,7 @@ func file_rank_proto_rawDescGZIP() []byte {
 	return file_rank_proto_rawDescData
 }
 
-var file_rank_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_rank_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_rank_proto_goTypes = []any{
 	(*Call)(nil),                // 0: sluice.rank.v1.Call
 	(*Request)(nil),             // 1: sluice.rank.v1.Request
@@ -2015,6 +2286,12 @@ var file_rank_proto_goTypes = []any{
 	(*OpenSessionReply)(nil),    // 25: sluice.rank.v1.OpenSessionReply
 	(*CloseSessionRequest)(nil), // 26: sluice.rank.v1.CloseSessionRequest
 	(*CloseSessionReply)(nil),   // 27: sluice.rank.v1.CloseSessionReply
+	(*StartProfileRequest)(nil), // 28: sluice.rank.v1.StartProfileRequest
+	(*StartProfileReply)(nil),   // 29: sluice.rank.v1.StartProfileReply
+	(*StopProfileRequest)(nil),  // 30: sluice.rank.v1.StopProfileRequest
+	(*StopProfileReply)(nil),    // 31: sluice.rank.v1.StopProfileReply
+	(*CollectRequest)(nil),      // 32: sluice.rank.v1.CollectRequest
+	(*CollectReply)(nil),        // 33: sluice.rank.v1.CollectReply
 }
 var file_rank_proto_depIdxs = []int32{
 	1,  // 0: sluice.rank.v1.Call.submit:type_name -> sluice.rank.v1.Request
@@ -2039,16 +2316,22 @@ var file_rank_proto_depIdxs = []int32{
 	22, // 19: sluice.rank.v1.Rank.Continue:input_type -> sluice.rank.v1.ContinueRequest
 	24, // 20: sluice.rank.v1.Rank.OpenSession:input_type -> sluice.rank.v1.OpenSessionRequest
 	26, // 21: sluice.rank.v1.Rank.CloseSession:input_type -> sluice.rank.v1.CloseSessionRequest
-	9,  // 22: sluice.rank.v1.Rank.Connect:output_type -> sluice.rank.v1.Event
-	15, // 23: sluice.rank.v1.Rank.Info:output_type -> sluice.rank.v1.InfoReply
-	17, // 24: sluice.rank.v1.Rank.Load:output_type -> sluice.rank.v1.LoadReply
-	19, // 25: sluice.rank.v1.Rank.Flush:output_type -> sluice.rank.v1.FlushReply
-	21, // 26: sluice.rank.v1.Rank.Pause:output_type -> sluice.rank.v1.PauseReply
-	23, // 27: sluice.rank.v1.Rank.Continue:output_type -> sluice.rank.v1.ContinueReply
-	25, // 28: sluice.rank.v1.Rank.OpenSession:output_type -> sluice.rank.v1.OpenSessionReply
-	27, // 29: sluice.rank.v1.Rank.CloseSession:output_type -> sluice.rank.v1.CloseSessionReply
-	22, // [22:30] is the sub-list for method output_type
-	14, // [14:22] is the sub-list for method input_type
+	28, // 22: sluice.rank.v1.Rank.StartProfile:input_type -> sluice.rank.v1.StartProfileRequest
+	30, // 23: sluice.rank.v1.Rank.StopProfile:input_type -> sluice.rank.v1.StopProfileRequest
+	32, // 24: sluice.rank.v1.Rank.Collect:input_type -> sluice.rank.v1.CollectRequest
+	9,  // 25: sluice.rank.v1.Rank.Connect:output_type -> sluice.rank.v1.Event
+	15, // 26: sluice.rank.v1.Rank.Info:output_type -> sluice.rank.v1.InfoReply
+	17, // 27: sluice.rank.v1.Rank.Load:output_type -> sluice.rank.v1.LoadReply
+	19, // 28: sluice.rank.v1.Rank.Flush:output_type -> sluice.rank.v1.FlushReply
+	21, // 29: sluice.rank.v1.Rank.Pause:output_type -> sluice.rank.v1.PauseReply
+	23, // 30: sluice.rank.v1.Rank.Continue:output_type -> sluice.rank.v1.ContinueReply
+	25, // 31: sluice.rank.v1.Rank.OpenSession:output_type -> sluice.rank.v1.OpenSessionReply
+	27, // 32: sluice.rank.v1.Rank.CloseSession:output_type -> sluice.rank.v1.CloseSessionReply
+	29, // 33: sluice.rank.v1.Rank.StartProfile:output_type -> sluice.rank.v1.StartProfileReply
+	31, // 34: sluice.rank.v1.Rank.StopProfile:output_type -> sluice.rank.v1.StopProfileReply
+	33, // 35: sluice.rank.v1.Rank.Collect:output_type -> sluice.rank.v1.CollectReply
+	25, // [25:36] is the sub-list for method output_type
+	14, // [14:25] is the sub-list for method input_type
 	14, // [14:14] is the sub-list for extension type_name
 	14, // [14:14] is the sub-list for extension extendee
 	0,  // [0:14] is the sub-list for field type_name
@@ -2073,7 +2356,7 @@ func file_rank_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_rank_proto_rawDesc), len(file_rank_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   28,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

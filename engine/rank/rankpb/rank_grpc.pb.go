@@ -30,6 +30,9 @@ const (
 	Rank_Continue_FullMethodName     = "/sluice.rank.v1.Rank/Continue"
 	Rank_OpenSession_FullMethodName  = "/sluice.rank.v1.Rank/OpenSession"
 	Rank_CloseSession_FullMethodName = "/sluice.rank.v1.Rank/CloseSession"
+	Rank_StartProfile_FullMethodName = "/sluice.rank.v1.Rank/StartProfile"
+	Rank_StopProfile_FullMethodName  = "/sluice.rank.v1.Rank/StopProfile"
+	Rank_Collect_FullMethodName      = "/sluice.rank.v1.Rank/Collect"
 )
 
 // RankClient is the client API for Rank service.
@@ -53,6 +56,12 @@ type RankClient interface {
 	OpenSession(ctx context.Context, in *OpenSessionRequest, opts ...grpc.CallOption) (*OpenSessionReply, error)
 	// CloseSession closes a session and frees what it holds; NOT_FOUND when there is none.
 	CloseSession(ctx context.Context, in *CloseSessionRequest, opts ...grpc.CallOption) (*CloseSessionReply, error)
+	// StartProfile begins a recording of the rank's process; FAILED_PRECONDITION while one runs.
+	StartProfile(ctx context.Context, in *StartProfileRequest, opts ...grpc.CallOption) (*StartProfileReply, error)
+	// StopProfile ends it and tells its files; FAILED_PRECONDITION when none runs.
+	StopProfile(ctx context.Context, in *StopProfileRequest, opts ...grpc.CallOption) (*StopProfileReply, error)
+	// Collect collects garbage now.
+	Collect(ctx context.Context, in *CollectRequest, opts ...grpc.CallOption) (*CollectReply, error)
 }
 
 type rankClient struct {
@@ -146,6 +155,36 @@ func (c *rankClient) CloseSession(ctx context.Context, in *CloseSessionRequest, 
 	return out, nil
 }
 
+func (c *rankClient) StartProfile(ctx context.Context, in *StartProfileRequest, opts ...grpc.CallOption) (*StartProfileReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(StartProfileReply)
+	err := c.cc.Invoke(ctx, Rank_StartProfile_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *rankClient) StopProfile(ctx context.Context, in *StopProfileRequest, opts ...grpc.CallOption) (*StopProfileReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(StopProfileReply)
+	err := c.cc.Invoke(ctx, Rank_StopProfile_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *rankClient) Collect(ctx context.Context, in *CollectRequest, opts ...grpc.CallOption) (*CollectReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CollectReply)
+	err := c.cc.Invoke(ctx, Rank_Collect_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // RankServer is the server API for Rank service.
 // All implementations must embed UnimplementedRankServer
 // for forward compatibility.
@@ -167,6 +206,12 @@ type RankServer interface {
 	OpenSession(context.Context, *OpenSessionRequest) (*OpenSessionReply, error)
 	// CloseSession closes a session and frees what it holds; NOT_FOUND when there is none.
 	CloseSession(context.Context, *CloseSessionRequest) (*CloseSessionReply, error)
+	// StartProfile begins a recording of the rank's process; FAILED_PRECONDITION while one runs.
+	StartProfile(context.Context, *StartProfileRequest) (*StartProfileReply, error)
+	// StopProfile ends it and tells its files; FAILED_PRECONDITION when none runs.
+	StopProfile(context.Context, *StopProfileRequest) (*StopProfileReply, error)
+	// Collect collects garbage now.
+	Collect(context.Context, *CollectRequest) (*CollectReply, error)
 	mustEmbedUnimplementedRankServer()
 }
 
@@ -200,6 +245,15 @@ func (UnimplementedRankServer) OpenSession(context.Context, *OpenSessionRequest)
 }
 func (UnimplementedRankServer) CloseSession(context.Context, *CloseSessionRequest) (*CloseSessionReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method CloseSession not implemented")
+}
+func (UnimplementedRankServer) StartProfile(context.Context, *StartProfileRequest) (*StartProfileReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method StartProfile not implemented")
+}
+func (UnimplementedRankServer) StopProfile(context.Context, *StopProfileRequest) (*StopProfileReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method StopProfile not implemented")
+}
+func (UnimplementedRankServer) Collect(context.Context, *CollectRequest) (*CollectReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method Collect not implemented")
 }
 func (UnimplementedRankServer) mustEmbedUnimplementedRankServer() {}
 func (UnimplementedRankServer) testEmbeddedByValue()              {}
@@ -355,6 +409,60 @@ func _Rank_CloseSession_Handler(srv interface{}, ctx context.Context, dec func(i
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Rank_StartProfile_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(StartProfileRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RankServer).StartProfile(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Rank_StartProfile_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RankServer).StartProfile(ctx, req.(*StartProfileRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Rank_StopProfile_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(StopProfileRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RankServer).StopProfile(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Rank_StopProfile_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RankServer).StopProfile(ctx, req.(*StopProfileRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Rank_Collect_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CollectRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RankServer).Collect(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Rank_Collect_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RankServer).Collect(ctx, req.(*CollectRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Rank_ServiceDesc is the grpc.ServiceDesc for Rank service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -389,6 +497,18 @@ var Rank_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "CloseSession",
 			Handler:    _Rank_CloseSession_Handler,
+		},
+		{
+			MethodName: "StartProfile",
+			Handler:    _Rank_StartProfile_Handler,
+		},
+		{
+			MethodName: "StopProfile",
+			Handler:    _Rank_StopProfile_Handler,
+		},
+		{
+			MethodName: "Collect",
+			Handler:    _Rank_Collect_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

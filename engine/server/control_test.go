@@ -1,0 +1,296 @@
+package server
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/sluice-dev/sluice/engine/rank"
+	"github.com/sluice-dev/sluice/engine/request"
+)
+
+// TestControl: what each control call asks of the rank and answers.
+func TestControl(t *testing.T) {
+	for _, tc := range []struct {
+		name, path, body string
+		status           int
+		want             string // the answer's body
+		calls            []string
+	}{
+		{"pause", "/pause_generation", ``, 200, `{"message":"Generation paused successfully.","status":"ok"}`, []string{"pause abort"}},
+		{"pause by retraction", "/pause_generation", `{"mode":"retract"}`, 200, `{"message":"Generation paused successfully.","status":"ok"}`, []string{"pause retract"}},
+		{"pause in place", "/pause_generation", `{"mode":"in_place"}`, 200, `{"message":"Generation paused successfully.","status":"ok"}`, []string{"pause in_place"}},
+		{"continue", "/continue_generation", `{"torch_empty_cache":false}`, 200, `{"message":"Generation continued successfully.","status":"ok"}`, []string{"continue"}},
+		{"open session", "/open_session", `{"session_id":"s","capacity_of_str_len":100,"streaming":true,"timeout":1.5}`, 200, `"s"`,
+			[]string{"open {ID:s CapacityTokens:100 Streaming:true TimeoutNanos:1500000000}"}},
+		{"close session", "/close_session", `{"session_id":"s"}`, 200, ``, []string{"close s"}},
+		{"collect", "/freeze_gc", ``, 200, "Garbage collected in all processes.", []string{"collect"}},
+		{"log", "/configure_logging", `{"log_requests":true,"log_requests_level":1}`, 200, ``, nil},
+		{"state", "/set_internal_state", `{"server_args":{"enable_cache_report":true}}`, 200,
+			`[{"updated":true,"server_args":{"enable_cache_report":true,"log_requests":false,"log_requests_level":2}}]`, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			b := newBench(t, nil)
+			w := b.call(http.MethodPost, tc.path, tc.body)
+			if got := strings.TrimSpace(w.Body.String()); w.Code != tc.status || got != tc.want {
+				t.Errorf("status %d: %s", w.Code, got)
+			}
+			if diff := cmp.Diff(tc.calls, b.rank.calls); diff != "" {
+				t.Errorf("calls: (-want +got)\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestRefusedControl(t *testing.T) {
+	for _, tc := range []struct {
+		name, path, body string
+		want             refused
+	}{
+		{"mode", "/pause_generation", `{"mode":"later"}`, refused{400, "mode", "", `mode must be abort, retract or in_place, not "later"`}},
+		{"pause denied", "/pause_generation", `{}`, refused{400, "", codeRefused, "the engine does not pause: the rank says no"}},
+		{"continue denied", "/continue_generation", `{}`, refused{400, "", codeRefused, "the engine does not continue: the rank says no"}},
+		{"session denied", "/open_session", `{"session_id":"s"}`, refused{400, "", codeRefused, "the session is not opened: the rank says no"}},
+		{"session time", "/open_session", `{"timeout":-1}`, refused{400, "timeout", "", "timeout must be from 0 to 604800, not -1"}},
+		{"close of nothing", "/close_session", `{}`, refused{400, "session_id", "", "session_id is missing: send the id that /open_session gave"}},
+		{"close denied", "/close_session", `{"session_id":"s"}`, refused{400, "", codeRefused, "the session is not closed: the rank says no"}},
+		{"collect denied", "/freeze_gc", ``, refused{400, "", codeRefused, "the garbage is not collected: the rank says no"}},
+		{"log level", "/configure_logging", `{"log_requests_level":4}`, refused{400, "log_requests_level", "", "log_requests_level must be at most 3, not 4"}},
+		{"dump", "/configure_logging", `{"dump_requests_folder":"/x"}`, refused{400, "dump_requests_folder", codeNotSupported, "dump_requests_folder is not supported: leave it out; log_requests_level 3 logs whole texts"}},
+		{"no state", "/set_internal_state", `{}`, refused{400, "server_args", "", "server_args is missing: send an object with what to change: enable_cache_report, log_requests, log_requests_level"}},
+		{"fixed state", "/set_internal_state", `{"server_args":{"enable_cache_report":true,"page_size":1}}`, refused{400, "server_args.page_size", "",
+			"server_args.page_size can't change while the engine serves: what can is enable_cache_report, log_requests, log_requests_level; restart it with the flag for the rest"}},
+		{"profile path", "/start_profile", `{"output_dir":"here"}`, refused{400, "output_dir", "", `output_dir must be an absolute path on the engine's machine, not "here"`}},
+		{"profile name", "/start_profile", `{"profile_prefix":"../../etc"}`, refused{400, "profile_id", "",
+			`profile_id with profile_prefix before it makes the name "../../etc-1700000000", which must be 1 to 100 letters, digits, dots, underscores and dashes, without a dot at the begin`}},
+		{"profile of a device", "/start_profile", `{"activities":["GPU"]}`, refused{400, "activities", "", "activities must hold CPU, MEM or both"}},
+		{"profile of another kind", "/start_profile", `{"activities":["CPU","RPD"]}`, refused{400, "activities[1]", codeNotSupported, "activities[1] is not supported: send CPU, MEM or both, not RPD"}},
+		{"profile of steps", "/start_profile", `{"num_steps":3}`, refused{400, "num_steps", codeNotSupported, "num_steps is not supported: leave it out, and end the recording with /stop_profile"}},
+		{"profile denied", "/start_profile", `{"activities":["MEM"]}`, refused{400, "", codeRefused, "nothing is recorded: the rank says no"}},
+		{"stop of nothing", "/stop_profile", ``, refused{400, "", codeRefused, "the recording does not end: no profile is being recorded: start one first\nthe rank says no"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			b := newBench(t, func(c *Config, r *scriptedRank) {
+				r.denial, c.ProfilerDir = errors.New("the rank says no"), t.TempDir()
+			})
+			r := b.call(http.MethodPost, tc.path, tc.body)
+			if diff := cmp.Diff(tc.want, readRefusal(t, r.Code, r.Body.Bytes())); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+			if left, _ := filepath.Glob(filepath.Join(b.cfg.ProfilerDir, "*")); len(left) > 0 {
+				t.Errorf("files of a recording that did not begin: %v", left)
+			}
+			if b.cacheReport() {
+				t.Error("a refused change was made in part")
+			}
+		})
+	}
+}
+
+// TestPauseWaits: a pause that aborts answers when the requests that lived have ended.
+func TestPauseWaits(t *testing.T) {
+	b := newBench(t, nil)
+	b.rank.script = b.waitForAbort("x")
+	answered := make(chan int, 1)
+	go func() { answered <- b.call(http.MethodPost, "/generate", `{"text":"x"}`).Code }()
+	eventually(t, "the request is at the rank", func() bool { return len(b.rank.asked()) == 1 })
+	if r := b.call(http.MethodPost, "/pause_generation", ``); r.Code != http.StatusOK {
+		t.Fatalf("status %d: %s", r.Code, r.Body)
+	}
+	if len(b.claims()) != 0 {
+		t.Error("a request lives after the pause")
+	}
+	if got := <-answered; got != http.StatusServiceUnavailable {
+		t.Errorf("status %d", got)
+	}
+}
+
+// TestProfile: the API process's files are profiles, and the ranks' are named beside them.
+func TestProfile(t *testing.T) {
+	b := newBench(t, nil)
+	dir := filepath.Join(t.TempDir(), "profiles")
+	if r := b.call(http.MethodPost, "/start_profile", `{"output_dir":"`+dir+`","profile_id":"p","activities":["CPU","GPU","MEM"]}`); r.Code != http.StatusOK {
+		t.Fatalf("status %d: %s", r.Code, r.Body)
+	}
+	r := b.call(http.MethodPost, "/stop_profile", ``)
+	var want strings.Builder
+	want.WriteString("Stop profiling. The files are:\n")
+	for _, kind := range []string{"cpu", "heap"} {
+		files, err := filepath.Glob(filepath.Join(dir, "p-api-*."+kind+".pprof"))
+		if err != nil || len(files) != 1 {
+			t.Fatalf("%s: %v %v", kind, files, err)
+		}
+		if info, err := os.Stat(files[0]); err != nil || info.Size() == 0 {
+			t.Errorf("%s: %v", files[0], err)
+		}
+		want.WriteString(files[0] + "\n")
+	}
+	want.WriteString("/of/the/rank\n")
+	if diff := cmp.Diff(want.String(), r.Body.String()); diff != "" || r.Code != http.StatusOK {
+		t.Errorf("status %d (-want +got)\n%s", r.Code, diff)
+	}
+	if diff := cmp.Diff([]string{"start profile {Dir:" + dir + " Name:p CPU:true Memory:true}", "stop profile"}, b.rank.calls); diff != "" {
+		t.Errorf("calls: (-want +got)\n%s", diff)
+	}
+}
+
+// TestRequestLog: what a line holds at each level, and who leaves none.
+func TestRequestLog(t *testing.T) {
+	const plain = `{"prompt":"Hi","rid":"a","max_tokens":3,"seed":4,"priority":2}`
+	for _, tc := range []struct {
+		name, configure, body string
+		want                  string
+	}{
+		{"off", `{}`, plain, ""},
+		{"level 0", `{"log_requests":true,"log_requests_level":0}`, plain,
+			`level=INFO msg="request received" rid=a prompt_tokens=3 stream=false priority=2
+level=INFO msg="request ended" rid=a outcome=length prompt_tokens=3 cached_tokens=1 completion_tokens=1 retractions=2 e2e_seconds=0
+`},
+		{"level 1", `{"log_requests":true,"log_requests_level":1}`, plain,
+			`level=INFO msg="request received" rid=a prompt_tokens=3 stream=false priority=2 sampling.max_new_tokens=3 sampling.temperature=1 sampling.seed=4
+level=INFO msg="request ended" rid=a outcome=length prompt_tokens=3 cached_tokens=1 completion_tokens=1 retractions=2 e2e_seconds=0
+`},
+		{"level 3", `{"log_requests":true,"log_requests_level":3}`, plain,
+			`level=INFO msg="request received" rid=a prompt_tokens=3 stream=false priority=2 sampling.max_new_tokens=3 sampling.temperature=1 sampling.seed=4 prompt=<|begin_of_text|>Hi
+level=INFO msg="request ended" rid=a outcome=length prompt_tokens=3 cached_tokens=1 completion_tokens=1 retractions=2 e2e_seconds=0 answer=x
+`},
+		{"no_logs", `{"log_requests":true}`, `{"prompt":"Hi","no_logs":true}`, ""},
+		{"not counted", `{"log_requests":true}`, `{"prompt":"Hi","log_metrics":false}`, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			b := newBench(t, nil)
+			b.rank.script = b.say(length(), "x")
+			var log bytes.Buffer
+			b.requests.log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+				if a.Key == slog.TimeKey {
+					return slog.Attr{}
+				}
+				return a
+			}}))
+			if r := b.call(http.MethodPost, "/configure_logging", tc.configure); r.Code != http.StatusOK {
+				t.Fatalf("status %d: %s", r.Code, r.Body)
+			}
+			if r := b.call(http.MethodPost, "/v1/completions", tc.body); r.Code != http.StatusOK {
+				t.Fatalf("status %d: %s", r.Code, r.Body)
+			}
+			if diff := cmp.Diff(tc.want, log.String()); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestRequestLogLevels: a level alone does not turn the log on, and the log keeps its level when it is turned off and on.
+func TestRequestLogLevels(t *testing.T) {
+	b := newBench(t, nil)
+	for _, tc := range []struct {
+		body  string
+		on    bool
+		level int
+	}{{`{"log_requests_level":1}`, false, logOff}, {`{"log_requests":true}`, true, 2}, {`{"log_requests_level":3}`, true, 3}, {`{"log_requests":false}`, false, logOff}} {
+		b.call(http.MethodPost, "/configure_logging", tc.body)
+		if level, on := b.requests.level(); on != tc.on || level != tc.level {
+			t.Errorf("after %s: on %t, level %d", tc.body, on, level)
+		}
+	}
+}
+
+// TestSessionBegin: the first turn of a session begins a text, a later one does not.
+func TestSessionBegin(t *testing.T) {
+	b := newBench(t, nil)
+	begin := b.words.Encode("", true)
+	ask := func(params string) []int32 {
+		t.Helper()
+		if r := b.call(http.MethodPost, "/generate", `{"text":"x","session_params":`+params+`,"sampling_params":{"max_new_tokens":1}}`); r.Code != http.StatusOK {
+			t.Fatalf("status %d: %s", r.Code, r.Body)
+		}
+		asked := b.rank.asked()
+		return asked[len(asked)-1].PromptIDs
+	}
+	if r := b.call(http.MethodPost, "/open_session", `{"session_id":"s"}`); r.Code != http.StatusOK {
+		t.Fatal(r.Body)
+	}
+	first, later := append(begin, 'x'), []int32{'x'}
+	for i, tc := range []struct {
+		params string
+		want   []int32
+	}{{`{"id":"s"}`, first}, {`{"id":"s"}`, later}, {`{"id":"s","offset":0}`, first}, {`{"id":"other"}`, first}} {
+		if diff := cmp.Diff(tc.want, ask(tc.params)); diff != "" {
+			t.Errorf("turn %d: (-want +got)\n%s", i, diff)
+		}
+	}
+	if r := b.call(http.MethodPost, "/close_session", `{"session_id":"s"}`); r.Code != http.StatusOK {
+		t.Fatal(r.Body)
+	}
+	if diff := cmp.Diff(first, ask(`{"id":"s"}`)); diff != "" {
+		t.Errorf("after the close: (-want +got)\n%s", diff)
+	}
+}
+
+// TestNamedOutcomes: what a client hears of each end that the rank chooses.
+func TestNamedOutcomes(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		outcome request.Outcome
+		body    string
+		want    refused
+		kind    string
+		retry   string // Retry-After
+	}{
+		{"queue full", request.OutcomeRefused, `{"prompt":[1]}`, refused{503, "", "refused", "so it is"}, "overloaded_error", "1"},
+		{"pushed out", request.OutcomePreempted, `{"prompt":[1],"stream":true}`, refused{503, "", "preempted", "so it is"}, "overloaded_error", "1"},
+		{"time-out", request.OutcomeTimeout, `{"prompt":[1]}`, refused{504, "", "timeout", "so it is"}, "timeout_error", ""},
+		{"grammar", request.OutcomeInvalid, `{"prompt":[1],"response_format":{"type":"json_object"}}`, refused{400, "response_format", codeGrammar, "so it is"}, "invalid_request_error", ""},
+		{"session", request.OutcomeInvalid, `{"prompt":[1],"session_params":{"id":"s"}}`, refused{400, "session_params", codeSession, "so it is"}, "invalid_request_error", ""},
+		{"anything else", request.OutcomeInvalid, `{"prompt":[1]}`, refused{400, "", "invalid", "so it is"}, "invalid_request_error", ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			b := newBench(t, nil)
+			b.rank.script = func(r *request.Request, s *rank.Stream, _ <-chan request.Outcome) {
+				s.Put(request.Output{RID: r.RID, PromptTokens: 1, Finish: &request.Finish{Type: request.FinishAbort, Outcome: tc.outcome, Message: "so it is"}})
+			}
+			r := b.call(http.MethodPost, "/v1/completions", tc.body)
+			if diff := cmp.Diff(tc.want, readRefusal(t, r.Code, r.Body.Bytes())); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+			if !strings.Contains(r.Body.String(), `"type":"`+tc.kind+`"`) || r.Header().Get("Retry-After") != tc.retry {
+				t.Errorf("Retry-After %q, body %s", r.Header().Get("Retry-After"), r.Body)
+			}
+		})
+	}
+}
+
+// TestWhoGetsIn: every route of the table, with each key, under each way to set the keys. Nobody learns more than that a key
+// is wrong.
+func TestWhoGetsIn(t *testing.T) {
+	for _, keys := range []struct{ api, admin string }{{"", ""}, {"user", ""}, {"", "boss"}, {"user", "boss"}, {"same", "same"}} {
+		b := newBench(t, func(c *Config, _ *scriptedRank) {
+			c.APIKey, c.AdminAPIKey, c.ProfilerDir = keys.api, keys.admin, t.TempDir()
+		})
+		for _, row := range b.rows() {
+			for _, given := range []string{"", "user", "boss", "same", "use", "userr"} {
+				needed := map[access]string{accessUser: keys.api, accessAdmin: keys.admin}[row.access]
+				if row.access == accessAdmin && needed == "" {
+					needed = keys.api
+				}
+				headers := []string{}
+				if given != "" {
+					headers = []string{"Authorization", "Bearer " + given}
+				}
+				r := b.call(row.methods[0], strings.ReplaceAll(row.pattern, "{model}", "tiny"), `{`, headers...) // a body that no route takes
+				if got, want := r.Code != http.StatusUnauthorized, needed == "" || given == needed; got != want {
+					t.Errorf("keys %+v: %s with key %q: status %d", keys, row.pattern, given, r.Code)
+				}
+				if r.Code == http.StatusUnauthorized && r.Header().Get("WWW-Authenticate") != "Bearer" {
+					t.Errorf("%s: no WWW-Authenticate", row.pattern)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,128 @@
+package server
+
+import (
+	"log/slog"
+	"strings"
+	"sync/atomic"
+
+	"github.com/sluice-dev/sluice/engine/request"
+)
+
+// maxLogLevel is the most that a line of the request log can hold.
+const maxLogLevel = 3
+
+// clippedText is how much of a text level 2 shows, in bytes.
+const clippedText = 2048
+
+// requestLog writes a line when a sequence comes and one when it ends, while it is on. Levels: 0 counts and outcome, 1 also
+// the sampling parameters, 2 also the begin of prompt and answer, 3 all of them. Requests that are not counted (health
+// checks) or have no_logs leave no line. Safe for concurrent use.
+type requestLog struct {
+	log     *slog.Logger
+	setting atomic.Int64 // the level, or logOff
+}
+
+const logOff = -1
+
+func newRequestLog(log *slog.Logger, on bool, level int) *requestLog {
+	l := &requestLog{log: log}
+	l.configure(on, level)
+	return l
+}
+
+func (l *requestLog) configure(on bool, level int) {
+	if !on {
+		level = logOff
+	}
+	l.setting.Store(int64(level))
+}
+
+// level is what a line holds; on is false when there are no lines.
+func (l *requestLog) level() (level int, on bool) {
+	level = int(l.setting.Load())
+	return level, level != logOff
+}
+
+// received writes the line of a sequence that was handed to the rank.
+func (l *requestLog) received(q *sequence) {
+	level, on := l.level()
+	if !on || q.uncounted || q.unlogged {
+		return
+	}
+	args := []any{"rid", q.rid, "prompt_tokens", len(q.prompt), "stream", q.streaming}
+	if q.priority != nil {
+		args = append(args, "priority", *q.priority)
+	}
+	if level >= 1 {
+		args = append(args, slog.Group("sampling", samplingArgs(q.sampling)...))
+	}
+	if level >= 2 {
+		args = append(args, "prompt", clipAt(q.engine.tokenizer.Decode(firstTokens(q.prompt, level), false), level))
+	}
+	l.log.Info("request received", args...)
+}
+
+// ended writes the line of a sequence's end.
+func (l *requestLog) ended(q *sequence, finish request.Finish) {
+	level, on := l.level()
+	if !on || q.uncounted || q.unlogged {
+		return
+	}
+	args := []any{
+		"rid", q.rid, "outcome", string(finish.Outcome), "prompt_tokens", q.promptTokens, "cached_tokens", q.cachedTokens,
+		"completion_tokens", q.completionTokens, "retractions", q.retractions,
+	}
+	if nanos, ok := q.timeline.EndToEnd(); ok {
+		args = append(args, "e2e_seconds", float64(nanos)/1e9)
+	}
+	if finish.Message != "" {
+		args = append(args, "message", finish.Message)
+	}
+	if level >= 2 && q.said != nil {
+		args = append(args, "answer", clipAt(q.said.String(), level))
+	}
+	l.log.Info("request ended", args...)
+}
+
+// firstTokens are as many as can matter to a clipped text.
+func firstTokens(prompt []int32, level int) []int32 {
+	if level >= maxLogLevel {
+		return prompt
+	}
+	return prompt[:min(len(prompt), clippedText)]
+}
+
+func clipAt(text string, level int) string {
+	if level >= maxLogLevel || len(text) <= clippedText {
+		return text
+	}
+	return strings.ToValidUTF8(text[:clippedText], "") + "…"
+}
+
+// samplingArgs are the parameters that differ from their neutral values.
+func samplingArgs(s sampling) []any {
+	args := []any{"max_new_tokens", s.MaxNewTokens, "temperature", s.Temperature}
+	add := func(name string, differs bool, value any) {
+		if differs {
+			args = append(args, name, value)
+		}
+	}
+	add("min_new_tokens", s.MinNewTokens > 0, s.MinNewTokens)
+	add("top_p", s.TopP != 1, s.TopP)
+	add("top_k", s.TopK > 0, s.TopK)
+	add("min_p", s.MinP > 0, s.MinP)
+	add("frequency_penalty", s.FrequencyPenalty != 0, s.FrequencyPenalty)
+	add("presence_penalty", s.PresencePenalty != 0, s.PresencePenalty)
+	add("repetition_penalty", s.RepetitionPenalty != 0, s.RepetitionPenalty)
+	add("logit_bias", len(s.LogitBias) > 0, len(s.LogitBias))
+	add("stop", len(s.Stop) > 0, s.Stop)
+	add("stop_token_ids", len(s.StopTokenIDs) > 0, s.StopTokenIDs)
+	add("ignore_eos", s.IgnoreEOS, s.IgnoreEOS)
+	if s.Seed != nil {
+		args = append(args, "seed", *s.Seed)
+	}
+	if s.grammar != nil {
+		args = append(args, "grammar", string(s.grammar.Kind))
+	}
+	return args
+}
