@@ -122,7 +122,16 @@ func (s *Server) body(w http.ResponseWriter, r *http.Request) (*object, *apiErro
 	if err != nil {
 		return nil, err
 	}
-	return decodeObject(data)
+	return s.decode(data)
+}
+
+// decode reads a body's object.
+func (s *Server) decode(data []byte) (*object, *apiError) {
+	o, err := decodeObject(data)
+	if o != nil {
+		o.seen = s.fieldSeen
+	}
+	return o, err
 }
 
 func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *apiError) {

@@ -17,7 +17,8 @@ import (
 type object struct {
 	path  string // "" for the body, "sampling_params." for an object in it
 	raw   map[string]rawMessage
-	fault **apiError // shared with the objects inside
+	fault **apiError        // shared with the objects inside
+	seen  func(path string) // told each field that is looked at, present or not; nil: nobody asks
 }
 
 // decodeObject reads a request body.
@@ -93,6 +94,9 @@ func (o *object) failField(name, format string, args ...any) {
 
 // value gives a field that is present and not null.
 func (o *object) value(name string) (raw rawMessage, present bool) {
+	if o.seen != nil {
+		o.seen(o.path + name)
+	}
 	raw, present = o.raw[name]
 	return raw, present && !bytes.Equal(raw, []byte("null"))
 }
@@ -241,7 +245,7 @@ func (o *object) integers(name string) []int64 {
 
 // object reads a nested object; an absent one is empty.
 func (o *object) object(name string) *object {
-	inner := &object{path: o.path + name + ".", fault: o.fault}
+	inner := &object{path: o.path + name + ".", fault: o.fault, seen: o.seen}
 	raw, present := o.value(name)
 	if !present {
 		return inner
@@ -265,7 +269,7 @@ func (o *object) objects(name string) []*object {
 	}
 	list := make([]*object, len(items))
 	for i, item := range items {
-		list[i] = &object{path: fmt.Sprintf("%s%s[%d].", o.path, name, i), fault: o.fault}
+		list[i] = &object{path: fmt.Sprintf("%s%s[%d].", o.path, name, i), fault: o.fault, seen: o.seen}
 		if !isKind(item, '{') || json.Unmarshal(item, &list[i].raw) != nil {
 			o.failField(fmt.Sprintf("%s[%d]", name, i), "must be an object, not %s", kindOf(item))
 			return nil

@@ -27,7 +27,7 @@ func (s *Server) controlBody(w http.ResponseWriter, r *http.Request) (*engine, *
 	if len(data) == 0 {
 		data = []byte("{}")
 	}
-	o, err := decodeObject(data)
+	o, err := s.decode(data)
 	return e, o, err
 }
 

@@ -61,6 +61,8 @@ type Server struct {
 	profiles *profile.Recorder // of this process
 	sessions sessions
 
+	fieldSeen func(path string) // told each field of a body that is looked at; nil but in a test
+
 	started ledger.Instant
 	current atomic.Pointer[engine] // nil until Attach
 	outputs pulse                  // beats at every output of the rank

@@ -1,5 +1,5 @@
-// Command reference writes the generated pages of docs/reference: the families of /metrics from the tables in the code, and
-// the fields of the resources from their definitions. `make generate` runs it, so the pages cannot fall behind.
+// Command reference writes the generated pages of docs/reference: the families of /metrics and the routes of the engine from
+// the tables in the code, and the fields of the resources from their definitions. `make generate` runs it, so the pages cannot fall behind.
 //
 //	go run ./hack/reference DIR
 package main
@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-dev/sluice/config/crd"
 	enginemetrics "github.com/sluice-dev/sluice/engine/metrics"
+	"github.com/sluice-dev/sluice/engine/server"
 	routermetrics "github.com/sluice-dev/sluice/router/metrics"
 )
 
@@ -38,6 +39,7 @@ func write(dir string) error {
 	pages := map[string][]byte{
 		"metrics.md": metricsPage(enginemetrics.Families(), routermetrics.Families()),
 		"api.md":     api,
+		"http.md":    httpPage(server.Reference(), server.ErrorCodes()),
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
