@@ -86,6 +86,28 @@ func (p *Pool) Release(pages []int32) {
 	}
 }
 
+// cache makes used pages evictable: the tree has them, and nobody locks them.
+func (p *Pool) cache(pages []int32) {
+	for _, page := range pages {
+		p.move(page, used, evictable)
+	}
+}
+
+// lock makes evictable pages used.
+func (p *Pool) lock(pages []int32) {
+	for _, page := range pages {
+		p.move(page, evictable, used)
+	}
+}
+
+// evict frees evictable pages.
+func (p *Pool) evict(pages []int32) {
+	for _, page := range pages {
+		p.move(page, evictable, free)
+		p.mark(page)
+	}
+}
+
 func (p *Pool) mark(page int32) {
 	word := int(page) / 64
 	p.bitmap[word] |= 1 << (page % 64)
@@ -96,7 +118,7 @@ func (p *Pool) mark(page int32) {
 type Stats struct {
 	Capacity  int
 	Available int // free
-	Evictable int // cached and unlocked; 0 without a prefix cache
+	Evictable int // cached and unlocked
 	Used      int // locked by live sequences
 	Reserved  int // held for transfers of ended sequences
 }
@@ -118,8 +140,8 @@ func (p *Pool) Stats() Stats {
 	}
 }
 
-// Check verifies the properties in the comment of Pool and that owned, the page tables of all live sequences, are
-// exactly the used pages. It costs a pass over all pages: for tests and builds with Invariants.
+// Check verifies the properties in the comment of Pool and that owned, the pages of all live sequences, are exactly the used
+// pages: where a tree shares the pool, those that are theirs alone, and once what they lock of the tree. It costs a pass over all pages: for tests and builds with Invariants.
 func (p *Pool) Check(owned ...[]int32) error {
 	var count [numStates]int
 	for page, s := range p.states {

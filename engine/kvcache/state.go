@@ -6,15 +6,18 @@ import "fmt"
 //
 //	         Alloc            Hold
 //	free ───────────▶ used ─────────▶ reserved
-//	  ▲                │                  │
-//	  └────── Free ────┴───── Release ────┘
+//	  ▲               │ ▲ │               │
+//	  ├────── Free ───┘ │ │               │
+//	  ├─────────────────│─│── Release ────┘
+//	  │            lock │ │ cache
+//	  └──── evict ─── evictable
 type state uint8
 
 const (
 	free      state = iota // nobody's; Alloc may give it away
-	used                   // locked by a live sequence
+	used                   // locked by a live sequence: its own, or cached and locked
 	reserved               // of an ended sequence, but a transfer may still read or write it
-	evictable              // holds cached KV that nobody locks; no page is in it without a prefix cache
+	evictable              // holds cached KV that nobody locks
 
 	numStates
 )
