@@ -7,23 +7,32 @@ import (
 	"github.com/sluice-dev/sluice/gpu"
 )
 
-// Llama is a decoder with grouped-query attention, rotary positions and SwiGLU. Forward runs from one goroutine at a time.
+// Llama is a rank's share of a decoder with grouped-query attention, rotary positions and SwiGLU. Forward runs from one
+// goroutine at a time.
 type Llama struct {
 	config  Config
+	ranks   Ranks
+	shard   Shard
 	device  gpu.Device
 	ops     gpu.Ops
 	weights *weights
 	invFreq gpu.Tensor // [1, headDim/2]
 	work    workspace
+	host    hostspace
 }
 
-// Load reads the model folder dir and puts the weights onto the device.
-func Load(dir string, device gpu.Device) (*Llama, error) {
+// Load reads a rank's share of the model in folder dir and puts it onto the device.
+func Load(dir string, device gpu.Device, ranks Ranks) (*Llama, error) {
 	config, err := ReadConfig(dir)
 	if err != nil {
 		return nil, err
 	}
-	w, err := loadWeights(dir, config, device)
+	ranks.Place = ranks.place()
+	shard, err := config.shard(ranks.Place)
+	if err != nil {
+		return nil, fmt.Errorf("load model %s: %w", dir, err)
+	}
+	w, err := loadWeights(dir, config, shard, device)
 	if err != nil {
 		return nil, err
 	}
@@ -32,83 +41,142 @@ func Load(dir string, device gpu.Device) (*Llama, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load model %s: %w", dir, err)
 	}
-	m := &Llama{config: config, device: device, ops: device.Ops(), weights: w, invFreq: gpu.View(buffer, 1, len(freq))}
+	m := &Llama{
+		config: config, ranks: ranks, shard: shard, device: device, ops: device.Ops(), weights: w,
+		invFreq: gpu.View(buffer, 1, len(freq)),
+	}
 	if err := device.Write(m.invFreq, gpu.Bytes(freq)); err != nil {
 		return nil, fmt.Errorf("load model %s: %w", dir, err)
 	}
 	return m, nil
 }
 
-// Config is the model's configuration. Its slices must not be changed.
+// Config is the whole model's configuration. Its slices must not be changed.
 func (m *Llama) Config() Config { return m.config }
 
-// WeightBytes is the device memory that the weights take.
+// Shard is the part of the model that this rank holds.
+func (m *Llama) Shard() Shard { return m.shard }
+
+// WeightBytes is the device memory that the rank's weights take.
 func (m *Llama) WeightBytes() int64 { return m.weights.bytes }
 
-// Step is the input of one forward pass over n tokens of one or more sequences. All tensors are I32.
+// Step is the input of one forward pass over n tokens of one or more sequences.
 type Step struct {
-	Tokens gpu.Tensor   // [1, n]
-	At     gpu.Paged    // positions [1, n], sequences [1, n], tables; KVHeads and HeadDim as in Config
-	KV     []gpu.Tensor // per layer [pages, 2*pageSize*kvHeads*headDim]
+	Tokens []int32      // [n]
+	At     gpu.Paged    // positions [1, n], sequences [1, n], tables; KVHeads as in Shard and HeadDim as in Config
+	KV     []gpu.Tensor // per layer of the shard [pages, 2*pageSize*kvHeads*headDim]
 
-	// Wanted are the tokens, as indexes below n, whose logits are computed: [1, wanted]. Without a buffer there are none.
+	// Wanted are the tokens, as indexes below n, whose logits are computed: I32 [1, wanted]. Without a buffer there are none.
 	Wanted gpu.Tensor
 
-	// LayerDone, when not nil, is called in order of the layers once the layer's keys and values are in KV.
+	// LayerDone, when not nil, is called in order of the shard's layers, numbered from 0, once the layer's keys and values
+	// are in KV.
 	LayerDone func(layer int)
 }
 
 // Forward computes the tokens' keys and values and gives the logits [wanted, vocab] after the wanted ones. The tensor
-// is overwritten by the next Forward; it is empty when nothing is wanted.
+// is overwritten by the next Forward; it is empty when nothing is wanted. All ranks call Forward with the same step; the
+// first of the last stage alone gets the logits.
 func (m *Llama) Forward(s Step) (gpu.Tensor, error) {
-	n := s.Tokens.Cols
+	n := len(s.Tokens)
 	wanted := 0
 	if s.Wanted.Buf != nil {
 		wanted = s.Wanted.Cols
 	}
-	if err := m.work.grow(m.device, m.config, n, wanted); err != nil {
+	if err := m.work.grow(m.device, m.config, m.shard, n, wanted); err != nil {
 		return gpu.Tensor{}, fmt.Errorf("forward of %d tokens: %w", n, err)
 	}
 	w := m.work.views(n, wanted)
-	ops := m.ops
-	ops.Gather(w.residual, m.weights.embedding, s.Tokens)
-	ops.RopeTable(w.rope, s.At.Positions, m.invFreq)
+	if err := m.enter(w, s.Tokens); err != nil {
+		return gpu.Tensor{}, fmt.Errorf("forward of %d tokens: %w", n, err)
+	}
+	m.ops.RopeTable(w.rope, s.At.Positions, m.invFreq)
 	for i := range m.weights.layers {
-		l := &m.weights.layers[i]
-		m.attention(l, w, s, i)
-		if s.LayerDone != nil {
-			if err := m.device.Sync(); err != nil {
-				return gpu.Tensor{}, fmt.Errorf("forward of layer %d: %w", i, err)
-			}
-			s.LayerDone(i)
+		if err := m.layer(w, s, i); err != nil {
+			return gpu.Tensor{}, fmt.Errorf("forward of layer %d: %w", m.shard.layers.from+i, err)
 		}
-		ops.RMSNorm(w.normed, w.residual, l.mlpNorm, m.config.RMSNormEps)
-		ops.MatMul(w.gateUp, w.normed, l.gateUp)
-		inter := m.config.IntermediateSize
-		ops.SiluMul(w.hidden, w.gateUp.ColumnRange(0, inter), w.gateUp.ColumnRange(inter, 2*inter))
-		ops.MatMul(w.update, w.hidden, l.down)
-		ops.Add(w.residual, w.update)
+	}
+	logits, err := m.leave(w, s, wanted)
+	if err != nil {
+		return gpu.Tensor{}, fmt.Errorf("forward of %d tokens: %w", n, err)
+	}
+	return logits, nil
+}
+
+// enter fills the residual with the tokens' embeddings, or with what the stage before sends.
+func (m *Llama) enter(w views, tokens []int32) error {
+	if !m.shard.first {
+		return m.recv(w.residual)
+	}
+	ids := tokens
+	split := m.shard.vocab.len() < m.config.VocabSize
+	if split {
+		ids = m.host.ids(tokens, m.shard.vocab)
+	}
+	if err := m.device.Write(w.ids, gpu.Bytes(ids)); err != nil {
+		return err
+	}
+	m.ops.Gather(w.residual, m.weights.embedding, w.ids)
+	if split {
+		return m.sum(w.residual)
+	}
+	return nil
+}
+
+// layer adds what the shard's layer i has to say to the residual.
+func (m *Llama) layer(w views, s Step, i int) error {
+	l, ops, eps := &m.weights.layers[i], m.ops, m.config.RMSNormEps
+	ops.RMSNorm(w.normed, w.residual, l.attentionNorm, eps)
+	ops.MatMul(w.qkv, w.normed, l.qkv)
+	queries, keys := m.shard.heads.len()*m.config.HeadDim, m.shard.kvHeads.len()*m.config.HeadDim
+	// Queries and keys are next to each other and rotate alike.
+	ops.Rope(w.qkv.ColumnRange(0, queries+keys), w.rope, m.config.HeadDim)
+	q, k, v := w.qkv.ColumnRange(0, queries), w.qkv.ColumnRange(queries, queries+keys), w.qkv.ColumnRange(queries+keys, queries+2*keys)
+	ops.StoreKV(s.KV[i], k, v, s.At)
+	ops.Attention(w.mixed, q, s.KV[i], s.At, float32(1/math.Sqrt(float64(m.config.HeadDim))))
+	ops.MatMul(w.update, w.mixed, l.output)
+	if err := m.sum(w.update); err != nil {
+		return err
+	}
+	ops.Add(w.residual, w.update)
+	if s.LayerDone != nil {
+		if err := m.device.Sync(); err != nil {
+			return err
+		}
+		s.LayerDone(i)
+	}
+
+	ops.RMSNorm(w.normed, w.residual, l.mlpNorm, eps)
+	ops.MatMul(w.gateUp, w.normed, l.gateUp)
+	inter := m.shard.inter.len()
+	ops.SiluMul(w.hidden, w.gateUp.ColumnRange(0, inter), w.gateUp.ColumnRange(inter, 2*inter))
+	ops.MatMul(w.update, w.hidden, l.down)
+	if err := m.sum(w.update); err != nil {
+		return err
+	}
+	ops.Add(w.residual, w.update)
+	return nil
+}
+
+// leave sends the residual to the stage behind, or gives the logits after the wanted tokens.
+func (m *Llama) leave(w views, s Step, wanted int) (gpu.Tensor, error) {
+	if !m.shard.last {
+		return gpu.Tensor{}, m.send(w.residual)
 	}
 	if wanted == 0 {
 		return gpu.Tensor{}, m.device.Sync()
 	}
-	ops.Gather(w.last, w.residual, s.Wanted)
-	ops.RMSNorm(w.last, w.last, m.weights.finalNorm, m.config.RMSNormEps)
-	ops.MatMul(w.logits, w.last, m.weights.head)
-	return w.logits, m.device.Sync()
-}
-
-// attention adds layer i's attention to the residual.
-func (m *Llama) attention(l *layer, w views, s Step, i int) {
-	c, ops := m.config, m.ops
-	ops.RMSNorm(w.normed, w.residual, l.attentionNorm, c.RMSNormEps)
-	ops.MatMul(w.qkv, w.normed, l.qkv)
-	queries, keys := c.NumHeads*c.HeadDim, c.NumKVHeads*c.HeadDim
-	// Queries and keys are next to each other and rotate alike.
-	ops.Rope(w.qkv.ColumnRange(0, queries+keys), w.rope, c.HeadDim)
-	q, k, v := w.qkv.ColumnRange(0, queries), w.qkv.ColumnRange(queries, queries+keys), w.qkv.ColumnRange(queries+keys, queries+2*keys)
-	ops.StoreKV(s.KV[i], k, v, s.At)
-	ops.Attention(w.mixed, q, s.KV[i], s.At, float32(1/math.Sqrt(float64(c.HeadDim))))
-	ops.MatMul(w.update, w.mixed, l.output)
-	ops.Add(w.residual, w.update)
+	m.ops.Gather(w.last, w.residual, s.Wanted)
+	m.ops.RMSNorm(w.last, w.last, m.weights.finalNorm, m.config.RMSNormEps)
+	m.ops.MatMul(w.part, w.last, m.weights.head)
+	if m.shard.vocab.len() == m.config.VocabSize {
+		return w.logits, m.device.Sync()
+	}
+	if err := m.collect(w.logits, w.part); err != nil {
+		return gpu.Tensor{}, err
+	}
+	if m.ranks.Place.TPRank != 0 {
+		return gpu.Tensor{}, nil
+	}
+	return w.logits, nil
 }

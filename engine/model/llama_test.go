@@ -92,7 +92,7 @@ func (s *sequencer) forward(tokens []int32, start int) []float32 {
 	c := s.model.config
 	var layers []int
 	logits, err := s.model.Forward(Step{
-		Tokens: s.ints(tokens),
+		Tokens: tokens,
 		At: gpu.Paged{
 			Positions: s.ints(positions), Sequences: s.ints(sequences), Tables: s.table,
 			PageSize: s.pageSize, KVHeads: c.NumKVHeads, HeadDim: c.HeadDim,
@@ -164,7 +164,7 @@ func TestForwardAgainstNaive(t *testing.T) {
 
 				device := open(t)
 				defer device.Close()
-				m, err := Load(dir, device)
+				m, err := Load(dir, device, Ranks{})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -149,7 +149,7 @@ func TestLoadShardsOf16Bits(t *testing.T) {
 		t.Run(string(test.dtype), func(t *testing.T) {
 			reshape(t, dir, test.dtype, test.narrow)
 			device := reference.New()
-			m, err := Load(dir, device)
+			m, err := Load(dir, device, Ranks{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -183,7 +183,7 @@ func TestLoadErrors(t *testing.T) {
 				t.Fatal(err)
 			}
 			editConfig(t, dir, test.fields)
-			if _, err := Load(dir, reference.New()); err == nil || !strings.Contains(err.Error(), test.want) {
+			if _, err := Load(dir, reference.New(), Ranks{}); err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("error %v, want one with %q", err, test.want)
 			}
 		})

@@ -9,7 +9,8 @@ type workspace struct {
 	all views // of tokens and wanted rows
 }
 
-// views are a pass's tensors: the first seven have a row per token, the last two a row per wanted token.
+// views are a pass's tensors: the first eight have a row per token, the last three a row per wanted token. Heads, kvHeads,
+// intermediate and part are the shard's.
 type views struct {
 	residual gpu.Tensor // [n, hidden]
 	normed   gpu.Tensor // [n, hidden]
@@ -21,26 +22,34 @@ type views struct {
 	hidden   gpu.Tensor // [n, intermediate]
 
 	last   gpu.Tensor // [wanted, hidden]
+	part   gpu.Tensor // [wanted, part of the vocabulary]; logits themselves when the part is all
 	logits gpu.Tensor // [wanted, vocab]
+
+	ids gpu.Tensor // I32 [1, n]: rows of the embedding
 }
 
 // grow makes room for a pass.
-func (w *workspace) grow(device gpu.Device, c Config, tokens, wanted int) error {
+func (w *workspace) grow(device gpu.Device, c Config, s Shard, tokens, wanted int) error {
 	if tokens > w.tokens {
 		room := max(tokens, 2*w.tokens)
-		heads := c.NumHeads * c.HeadDim
+		heads, inter := s.heads.len()*c.HeadDim, s.inter.len()
 		for _, t := range []struct {
 			to    *gpu.Tensor
 			width int
 		}{
 			{&w.all.residual, c.HiddenSize}, {&w.all.normed, c.HiddenSize}, {&w.all.update, c.HiddenSize},
-			{&w.all.rope, c.HeadDim}, {&w.all.qkv, heads + 2*c.NumKVHeads*c.HeadDim}, {&w.all.mixed, heads},
-			{&w.all.gateUp, 2 * c.IntermediateSize}, {&w.all.hidden, c.IntermediateSize},
+			{&w.all.rope, c.HeadDim}, {&w.all.qkv, heads + 2*s.kvHeads.len()*c.HeadDim}, {&w.all.mixed, heads},
+			{&w.all.gateUp, 2 * inter}, {&w.all.hidden, inter},
 		} {
 			if err := allocate(device, t.to, room, t.width); err != nil {
 				return err
 			}
 		}
+		buffer, err := device.Alloc(gpu.I32, room)
+		if err != nil {
+			return err
+		}
+		w.all.ids = gpu.View(buffer, 1, room)
 		w.tokens = room
 	}
 	if wanted > w.wanted {
@@ -50,6 +59,12 @@ func (w *workspace) grow(device gpu.Device, c Config, tokens, wanted int) error 
 		}
 		if err := allocate(device, &w.all.logits, room, c.VocabSize); err != nil {
 			return err
+		}
+		w.all.part = w.all.logits
+		if s.vocab.len() < c.VocabSize {
+			if err := allocate(device, &w.all.part, room, s.vocab.len()); err != nil {
+				return err
+			}
 		}
 		w.wanted = room
 	}
@@ -71,6 +86,7 @@ func (w *workspace) views(n, wanted int) views {
 	for _, t := range []*gpu.Tensor{&v.residual, &v.normed, &v.update, &v.rope, &v.qkv, &v.mixed, &v.gateUp, &v.hidden} {
 		t.Rows = n
 	}
-	v.last.Rows, v.logits.Rows = wanted, wanted
+	v.last.Rows, v.part.Rows, v.logits.Rows = wanted, wanted, wanted
+	v.ids = v.ids.ColumnRange(0, n)
 	return v
 }

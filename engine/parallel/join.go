@@ -77,7 +77,7 @@ func Join(ctx context.Context, cfg Config) (*World, error) {
 	if err != nil {
 		return nil, fmt.Errorf("join the world: %w", err)
 	}
-	j := &joining{cfg: cfg, world: newWorld(cfg.Place), here: map[caller]net.Conn{}, greeting: map[net.Conn]bool{}, changed: make(chan struct{}, 1)}
+	j := &joining{cfg: cfg, world: newWorld(cfg.Place, cfg.Place.World()/cfg.Nodes), here: map[caller]net.Conn{}, greeting: map[net.Conn]bool{}, changed: make(chan struct{}, 1)}
 	err = j.run(ctx)
 	if err != nil {
 		j.abandon()

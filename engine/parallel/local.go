@@ -11,7 +11,7 @@ func Local(tpSize, ppSize int) ([]*World, error) {
 		if err != nil {
 			return nil, err
 		}
-		worlds[i] = newWorld(p)
+		worlds[i] = newWorld(p, len(worlds))
 	}
 	for _, a := range worlds {
 		for _, b := range worlds {

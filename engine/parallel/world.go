@@ -10,7 +10,8 @@ import (
 // World is a rank's view of all ranks of one copy of the model. It ends once, for all of them: when a rank closes it,
 // when one ends it with Abort, when one dies, or when what arrives is not what is due.
 type World struct {
-	place Place
+	place     Place
+	hostRanks int // ranks on the own host
 
 	stop chan struct{} // closed at the end
 
@@ -42,8 +43,8 @@ type wire interface {
 	tell(cause *PeerError)
 }
 
-func newWorld(p Place) *World {
-	w := &World{place: p, stop: make(chan struct{})}
+func newWorld(p Place, hostRanks int) *World {
+	w := &World{place: p, hostRanks: hostRanks, stop: make(chan struct{})}
 	for c := range w.lines {
 		w.lines[c] = make([]*line, p.World())
 	}
@@ -68,6 +69,9 @@ func (w *World) ready() {
 
 // Place is where this rank is.
 func (w *World) Place() Place { return w.place }
+
+// HostRanks is how many of the world's ranks are on this host, this one included.
+func (w *World) HostRanks() int { return w.hostRanks }
 
 // TP is the own stage's group.
 func (w *World) TP() *Group { return w.tp }

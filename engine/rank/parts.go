@@ -99,7 +99,7 @@ func describe(cfg Config, made runner.Info, tok *tokenizer.Tokenizer) (Info, err
 		ModelID:                    id,
 		DType:                      made.DType,
 		VocabSize:                  made.VocabSize,
-		NumLayers:                  made.NumLayers,
+		NumLayers:                  made.ModelLayers,
 		EOSTokenIDs:                slices.Compact(ends),
 		ContextLength:              context,
 		PageSize:                   made.PageSize,

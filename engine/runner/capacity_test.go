@@ -19,7 +19,7 @@ func TestInfo(t *testing.T) {
 	got.Device.MemoryBytes, got.Device.MemoryFreeBytes = 0, 0
 	const layer = 16 + (16+2*8)*16 + 16*16 + 16 + 2*20*16 + 20*16
 	want := Info{
-		NumLayers: 3, PageBytesPerLayer: 4 * 2 * 4 * 1 * 8, PageSize: 4, MaxTotalTokens: 40, ContextLength: 40, VocabSize: 50,
+		NumLayers: 3, ModelLayers: 3, KVHeads: 1, ModelKVHeads: 1, HeadDim: 8, PageBytesPerLayer: 4 * 2 * 4 * 1 * 8, PageSize: 4, MaxTotalTokens: 40, ContextLength: 40, VocabSize: 50,
 		EOSTokenIDs: []int32{7, 49}, WeightBytes: 4 * (3*layer + 16 + 2*50*16), KVBytes: 10 * 3 * 256, DType: "float32",
 		Device: gpu.Info{Name: "cpu", Kernels: "reference", Threads: 1},
 	}

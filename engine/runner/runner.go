@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"github.com/sluice-dev/sluice/engine/model"
+	"github.com/sluice-dev/sluice/engine/parallel"
 	"github.com/sluice-dev/sluice/engine/sampling"
 	"github.com/sluice-dev/sluice/gpu"
 	"github.com/sluice-dev/sluice/gpu/host"
@@ -26,17 +27,27 @@ type Config struct {
 
 	// Device is where to run; nil makes a host device that the Runner closes. A device that is passed stays the caller's.
 	Device gpu.Device
+
+	// World is the ranks that hold the model together; nil: this one holds all of it. It stays the caller's.
+	World *parallel.World
 }
 
 // DefaultMemFraction leaves room for the API process and for other pods of the machine.
 const DefaultMemFraction = 0.5
 
-// Info is what a Runner knows about itself once it is made.
+// Info is what a Runner knows about itself once it is made. What isn't said to be the model's is this rank's.
 type Info struct {
-	NumLayers         int
-	PageBytesPerLayer int
+	NumLayers    int // 1 <= NumLayers <= ModelLayers
+	FirstLayer   int // of the model
+	ModelLayers  int
+	KVHeads      int // 1 <= KVHeads <= ModelKVHeads
+	FirstKVHead  int // of the model
+	ModelKVHeads int
+	HeadDim      int
+
+	PageBytesPerLayer int // 2 * PageSize * KVHeads * HeadDim numbers
 	PageSize          int // tokens
-	MaxTotalTokens    int // capacity, a multiple of PageSize
+	MaxTotalTokens    int // capacity, a multiple of PageSize, the same on all ranks
 	ContextLength     int // tokens
 	VocabSize         int
 	EOSTokenIDs       []int32 // ascending
@@ -50,6 +61,8 @@ type Info struct {
 type Runner struct {
 	device    gpu.Device
 	ownDevice bool
+	world     *parallel.World // nil: a rank alone
+	casts     []byte          // what the sampling rank told last
 	model     *model.Llama
 	info      Info
 	pages     *PageStore
@@ -65,7 +78,7 @@ func New(cfg Config) (*Runner, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("runner config: %w", err)
 	}
-	r := &Runner{device: cfg.Device}
+	r := &Runner{device: cfg.Device, world: cfg.World}
 	if r.device == nil {
 		device, err := host.New(host.Config{Threads: cfg.Threads})
 		if err != nil {
@@ -74,6 +87,7 @@ func New(cfg Config) (*Runner, error) {
 		r.device, r.ownDevice = device, true
 	}
 	if err := r.load(cfg); err != nil {
+		r.abort(err)
 		return nil, errors.Join(err, r.Close())
 	}
 	return r, nil
@@ -93,16 +107,23 @@ func (c Config) validate() error {
 }
 
 func (r *Runner) load(cfg Config) error {
-	freeBytes := r.device.Info().MemoryFreeBytes // before the weights
-	m, err := model.Load(cfg.ModelDir, r.device)
+	// Memory is measured before any rank loads its weights.
+	freeBytes := r.freeBytes()
+	if err := r.compare(cfg); err != nil {
+		return err
+	}
+	m, err := model.Load(cfg.ModelDir, r.device, r.ranks())
 	if err != nil {
 		return err
 	}
 	r.model = m
 	c := m.Config()
+	fromLayer, toLayer := m.Shard().Layers()
+	fromHead, toHead := m.Shard().KVHeads()
 	r.info = Info{
-		NumLayers:         c.NumLayers,
-		PageBytesPerLayer: 4 * 2 * cfg.PageSize * c.NumKVHeads * c.HeadDim,
+		NumLayers: toLayer - fromLayer, FirstLayer: fromLayer, ModelLayers: c.NumLayers,
+		KVHeads: toHead - fromHead, FirstKVHead: fromHead, ModelKVHeads: c.NumKVHeads, HeadDim: c.HeadDim,
+		PageBytesPerLayer: 4 * 2 * cfg.PageSize * (toHead - fromHead) * c.HeadDim,
 		PageSize:          cfg.PageSize,
 		ContextLength:     c.ContextLength,
 		VocabSize:         c.VocabSize,
@@ -115,8 +136,11 @@ func (r *Runner) load(cfg Config) error {
 	if err != nil {
 		return err
 	}
+	if pages, err = r.fewest(pages); err != nil {
+		return err
+	}
 	r.info.MaxTotalTokens = pages * cfg.PageSize
-	r.info.KVBytes = int64(pages) * int64(r.info.PageBytesPerLayer) * int64(c.NumLayers)
+	r.info.KVBytes = int64(pages) * int64(r.info.PageBytesPerLayer) * int64(r.info.NumLayers)
 	r.pages, err = newPageStore(r.device, r.info, pages)
 	return err
 }

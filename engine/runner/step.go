@@ -8,7 +8,8 @@ import (
 	"github.com/sluice-dev/sluice/gpu"
 )
 
-// step is the input of a forward pass, flattened from rows: first on the host, then on the device. It is reused.
+// step is the input of a forward pass, flattened from rows: first on the host, then on the device, but for the tokens. It
+// is reused.
 type step struct {
 	tokens    []int32 // [n]
 	positions []int32 // [n]
@@ -17,7 +18,7 @@ type step struct {
 	maxPages  int
 	wanted    []int32 // [sampled rows]: index of the row's last token
 
-	uploads [5]gpu.Buffer // of the slices above, in their order
+	uploads [4]gpu.Buffer // of the slices behind the tokens, in their order
 }
 
 // flatten turns checked rows into token order.
@@ -52,8 +53,8 @@ func pagesOf(row scheduler.Row, pageSize int) int {
 
 // upload puts the step onto the device.
 func (s *step) upload(device gpu.Device) (model.Step, error) {
-	var tensors [5]gpu.Tensor
-	for i, values := range [][]int32{s.tokens, s.positions, s.sequences, s.tables, s.wanted} {
+	var tensors [4]gpu.Tensor
+	for i, values := range [][]int32{s.positions, s.sequences, s.tables, s.wanted} {
 		if len(values) == 0 {
 			continue // wanted alone may be empty
 		}
@@ -71,8 +72,8 @@ func (s *step) upload(device gpu.Device) (model.Step, error) {
 	}
 	rows := len(s.tables) / s.maxPages
 	return model.Step{
-		Tokens: tensors[0],
-		At:     gpu.Paged{Positions: tensors[1], Sequences: tensors[2], Tables: gpu.View(s.uploads[3], rows, s.maxPages)},
-		Wanted: tensors[4],
+		Tokens: s.tokens,
+		At:     gpu.Paged{Positions: tensors[0], Sequences: tensors[1], Tables: gpu.View(s.uploads[2], rows, s.maxPages)},
+		Wanted: tensors[3],
 	}, nil
 }

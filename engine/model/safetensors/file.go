@@ -92,17 +92,46 @@ func (f *File) ReadFloat32(dst []float32, name string) error {
 	if int64(len(dst)) != t.Elements() {
 		return fmt.Errorf("read tensor %q: it has %d elements, the caller wants %d", name, t.Elements(), len(dst))
 	}
-	size := int(sizes[t.DType])
+	return f.read(dst, t, 0, make([]byte, min(readBytes, t.End-t.Begin)))
+}
+
+// ReadBlock converts rows [fromRow, toRow) and columns [fromCol, toCol) of the tensor, seen as rows of width elements, into
+// dst, [rows, columns]. Nothing else is read from the file.
+func (f *File) ReadBlock(dst []float32, name string, width, fromRow, toRow, fromCol, toCol int) error {
+	t, ok := f.Tensor(name)
+	if !ok {
+		return fmt.Errorf("read tensor %q: not in %s", name, f.name)
+	}
+	rows, cols := toRow-fromRow, toCol-fromCol
+	if width < 1 || t.Elements()%int64(width) != 0 || fromRow < 0 || rows < 0 || int64(toRow) > t.Elements()/int64(width) ||
+		fromCol < 0 || cols < 0 || toCol > width || len(dst) != rows*cols {
+		return fmt.Errorf("read tensor %q: rows [%d, %d) and columns [%d, %d) of width %d into %d elements, of %d in all: want a block inside the tensor",
+			name, fromRow, toRow, fromCol, toCol, width, len(dst), t.Elements())
+	}
 	buffer := make([]byte, min(readBytes, t.End-t.Begin))
-	at := f.offset + t.Begin
+	if cols == width {
+		return f.read(dst, t, int64(fromRow)*int64(width), buffer)
+	}
+	for row := range rows {
+		if err := f.read(dst[row*cols:(row+1)*cols], t, int64(fromRow+row)*int64(width)+int64(fromCol), buffer); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// read converts the elements from the given one on into dst, through buffer.
+func (f *File) read(dst []float32, t Tensor, from int64, buffer []byte) error {
+	size := int(sizes[t.DType])
+	at := f.offset + t.Begin + from*int64(size)
 	for len(dst) > 0 {
 		n := min(len(dst), len(buffer)/size)
 		piece := buffer[:n*size]
 		if _, err := f.data.ReadAt(piece, at); err != nil {
-			return fmt.Errorf("read tensor %q: %w", name, err)
+			return fmt.Errorf("read tensor %q: %w", t.Name, err)
 		}
 		if !widen(dst[:n], piece, t.DType) {
-			return fmt.Errorf("read tensor %q: dtype %s can't be read as float32: want F32, F16 or BF16", name, t.DType)
+			return fmt.Errorf("read tensor %q: dtype %s can't be read as float32: want F32, F16 or BF16", t.Name, t.DType)
 		}
 		dst, at = dst[n:], at+int64(len(piece))
 	}

@@ -297,3 +297,57 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+func TestReadBlock(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, SingleName)
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Write(f, []Source{{Name: "w", Shape: []int64{4, 6}, Fill: func(dst []float32) {
+		for i := range dst {
+			dst[i] = float32(i)
+		}
+	}}}); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	set, err := OpenDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer set.Close()
+	tests := []struct {
+		name, reason                          string
+		width, fromRow, toRow, fromCol, toCol int
+		want                                  []float32
+		wantErr                               bool
+	}{
+		{"whole rows", "", 6, 1, 3, 0, 6, []float32{6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17}, false},
+		{"columns", "", 6, 0, 4, 2, 4, []float32{2, 3, 8, 9, 14, 15, 20, 21}, false},
+		{"corner", "", 6, 3, 4, 5, 6, []float32{23}, false},
+		{"another width", "a vector as one row", 24, 0, 1, 22, 24, []float32{22, 23}, false},
+		{"nothing", "", 6, 2, 2, 0, 6, []float32{}, false},
+		{"rows", "one too many", 6, 3, 5, 0, 6, make([]float32, 12), true},
+		{"columns beyond", "", 6, 0, 1, 5, 7, make([]float32, 2), true},
+		{"negative", "", 6, -1, 1, 0, 6, make([]float32, 12), true},
+		{"width", "24 isn't a multiple", 5, 0, 1, 0, 5, make([]float32, 5), true},
+		{"dst", "too short", 6, 0, 1, 0, 6, make([]float32, 5), true},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			got := make([]float32, len(test.want))
+			err := set.ReadBlock(got, "w", test.width, test.fromRow, test.toRow, test.fromCol, test.toCol)
+			if (err != nil) != test.wantErr {
+				t.Fatalf("%s: error %v, want one: %t", test.reason, err, test.wantErr)
+			}
+			if diff := cmp.Diff(test.want, got); err == nil && diff != "" {
+				t.Errorf("%s (-want +got):\n%s", test.reason, diff)
+			}
+		})
+	}
+	if err := set.ReadBlock(nil, "v", 1, 0, 0, 0, 0); err == nil {
+		t.Error("a tensor that isn't there: want an error")
+	}
+}

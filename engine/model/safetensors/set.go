@@ -102,6 +102,15 @@ func (s *Set) ReadFloat32(dst []float32, name string) error {
 	return f.ReadFloat32(dst, name)
 }
 
+// ReadBlock is File.ReadBlock of the file that holds the tensor.
+func (s *Set) ReadBlock(dst []float32, name string, width, fromRow, toRow, fromCol, toCol int) error {
+	f, ok := s.holder[name]
+	if !ok {
+		return fmt.Errorf("read tensor %q: the weights don't hold it", name)
+	}
+	return f.ReadBlock(dst, name, width, fromRow, toRow, fromCol, toCol)
+}
+
 // Close closes all files.
 func (s *Set) Close() error {
 	var errs []error
