@@ -7,6 +7,7 @@ const (
 	noBatch      batchKind = iota // nothing to compute
 	prefillBatch                  // chunks of sequences in prefilling
 	decodeBatch                   // the next token of running sequences
+	mixedBatch                    // chunks, and the next token of running sequences
 )
 
 func (k batchKind) String() string {
@@ -15,6 +16,8 @@ func (k batchKind) String() string {
 		return "prefill"
 	case decodeBatch:
 		return "decode"
+	case mixedBatch:
+		return "mixed"
 	default:
 		return "no"
 	}
@@ -38,11 +41,17 @@ type item struct {
 // last reports whether the item ends with the sequence's last token. Before the launch only.
 func (i item) last() bool { return i.seq.launched+i.n == len(i.seq.tokens)+i.seq.future }
 
-// tokensOfItems is the number of tokens that items compute.
-func tokensOfItems(items []item) int {
+// prefills and decodes report whether a batch of the kind has chunks, and whether it has next tokens.
+func (k batchKind) prefills() bool { return k == prefillBatch || k == mixedBatch }
+func (k batchKind) decodes() bool  { return k == decodeBatch || k == mixedBatch }
+
+// promptTokens is the number of tokens that the chunks among items compute.
+func promptTokens(items []item) int {
 	n := 0
 	for _, i := range items {
-		n += i.n
+		if !i.decode {
+			n += i.n
+		}
 	}
 	return n
 }
@@ -55,4 +64,5 @@ type scratch struct {
 	items   []item
 	hands   []*handoff
 	report  []byte
+	mixed   []item
 }

@@ -65,11 +65,11 @@ func (s *Scheduler) foresees(*sequence) bool { return true }
 // is longest ago.
 func (s *Scheduler) microBatch(items []item) []item { return items }
 
-// makeRoom gives every sequence of a decode batch the page that its token needs. When there are too few, sequences are
+// makeRoom gives every sequence of a batch that decodes the page that its token needs. When there are too few, sequences are
 // retracted until the rest fits; what remains is the batch. No sequence is retracted while steps are in flight: then the
 // batch is empty until their results are taken.
 func (s *Scheduler) makeRoom(b batch) (_ batch, retracted int) {
-	if b.kind != decodeBatch {
+	if !b.kind.decodes() {
 		return b, 0
 	}
 	n := s.cfg.TestRetractSteps
@@ -84,7 +84,7 @@ func (s *Scheduler) makeRoom(b batch) (_ batch, retracted int) {
 		q := s.victim()
 		retracted, input, output = retracted+1, input+q.prompt, output+q.generated()
 		s.retract(q)
-		b = s.pickDecode()
+		b = s.without(b, q)
 	}
 	if retracted > 0 {
 		s.reserve.raise(s.in[stateRunning])
@@ -96,12 +96,27 @@ func (s *Scheduler) makeRoom(b batch) (_ batch, retracted int) {
 		s.reserve.decay()
 	}
 	for _, i := range b.items {
+		if !i.decode {
+			continue
+		}
 		s.allocate(i.seq, i.seq.launched+i.n)
 		if i.seq.timeline.Stage() == ledger.StageDecodeWaiting {
 			s.enter(i.seq, ledger.StageDecodeForward)
 		}
 	}
 	return b, retracted
+}
+
+// without gives the batch without a sequence that was retracted.
+func (s *Scheduler) without(b batch, q *sequence) batch {
+	if b.kind == decodeBatch {
+		return s.pickDecode()
+	}
+	b.items = slices.DeleteFunc(b.items, func(i item) bool { return i.seq == q })
+	if !slices.ContainsFunc(b.items, func(i item) bool { return i.decode }) {
+		b.kind = prefillBatch
+	}
+	return b
 }
 
 // pagesNeeded counts the pages that a batch needs and its sequences do not have.

@@ -150,7 +150,7 @@ func (s *Scheduler) launch(b batch) {
 		}
 	}
 	f.steps = append(f.steps, st)
-	s.steps.prefilled = b.kind == prefillBatch
+	s.steps.prefilled = b.kind.prefills()
 	f.work <- st
 }
 

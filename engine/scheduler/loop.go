@@ -72,7 +72,7 @@ func (s *Scheduler) step(stop bool) (worked, over bool, err error) {
 	if err := s.pollTransfers(); err != nil {
 		return false, false, err
 	}
-	// 4. Pick a prefill batch, or a decode batch, among what is not waiting for a result.
+	// 4. Pick a prefill batch, a decode batch, or one of both, among what is not waiting for a result.
 	b := s.pick()
 	// 5. Make room: pages for the tokens of a decode batch, retracting when there are too few.
 	b, retracted := s.makeRoom(b)
@@ -110,19 +110,25 @@ func (s *Scheduler) deliverIf(launching bool) {
 }
 
 // pick decides what the step computes. Prefill comes first, so that a batch fills up before it decodes, but no two prefill
-// batches follow each other while sequences run: a long prompt, or many, must not hold up the answers under way.
+// batches follow each other while sequences run: a long prompt, or many, must not hold up the answers under way. Where the
+// configuration says so both go into one batch.
 func (s *Scheduler) pick() batch {
 	if s.paused {
 		return batch{}
 	}
 	s.joinTransferred()
 	s.preallocate()
+	if s.cfg.MixedChunk {
+		if b, ok := s.pickMixed(); ok {
+			return b
+		}
+	}
 	if s.steps.prefilled {
 		if b := s.pickDecode(); b.kind != noBatch {
 			return b
 		}
 	}
-	if b, await := s.pickPrefill(); await || b.kind != noBatch {
+	if b, await := s.pickPrefill(decodes{}); await || b.kind != noBatch {
 		return b
 	}
 	return s.pickDecode()

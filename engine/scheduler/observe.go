@@ -58,31 +58,26 @@ func (s *Scheduler) lapChunk(q *sequence) {
 	}
 }
 
-// report tells what a step did: after every prefill batch and after every DecodeInterval decode batches.
+// report tells what a step did: after every batch with chunks, and after every DecodeInterval batches with decodes.
 func (s *Scheduler) report(st *launched) {
-	switch st.kind {
-	case prefillBatch:
+	s.deps.Reporter.RealtimeTokens(promptTokens(st.items), 0, st.decoded)
+	if st.kind.prefills() {
 		if st.ended.Sub(s.steps.lastDecode) > int64(throughputAge) {
 			s.steps.throughput = 0
 		}
-		s.deps.Reporter.RealtimeTokens(tokensOfItems(st.items), 0, 0)
 		snap := s.snapshot(report.Prefill)
 		if s.cfg.Role == Prefill {
 			snap.NumRunningReqs = s.countItems(st.items)
 		}
 		s.say(snap, st.ended)
-	case decodeBatch:
-		s.deps.Reporter.RealtimeTokens(0, 0, st.decoded)
-		if s.steps.decodeSteps%s.cfg.DecodeInterval != 0 {
-			return
-		}
+	}
+	if st.kind.decodes() && s.steps.decodeSteps%s.cfg.DecodeInterval == 0 {
 		if gap := st.ended.Sub(s.steps.lastDecode); gap > 0 {
 			s.steps.throughput = float64(s.steps.decodedSince) / (float64(gap) / float64(time.Second))
 		}
 		s.steps.decodedSince = 0
 		s.steps.lastDecode = st.ended
 		s.say(s.snapshot(report.Decode), st.ended)
-	case noBatch:
 	}
 }
 

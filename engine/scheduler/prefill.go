@@ -8,17 +8,19 @@ import "math"
 //
 // With await nothing is to be launched until the results in flight are taken: a request waits that will preempt others
 // then. What was admitted has its pages and is picked after that.
-func (s *Scheduler) pickPrefill() (_ batch, await bool) {
+//
+// beside is what the same step decodes.
+func (s *Scheduler) pickPrefill(beside decodes) (_ batch, await bool) {
 	chunk := s.cfg.ChunkTokens
 	if chunk == 0 {
 		chunk = math.MaxInt
 	}
 	b := budget{
 		slots:       s.cfg.MaxRunning - len(s.in[stateRunning]) - len(s.in[statePrefilling]),
-		inputTokens: s.cfg.MaxPrefillTokens,
-		chunkTokens: chunk,
+		inputTokens: s.cfg.MaxPrefillTokens - beside.tokens,
+		chunkTokens: chunk - beside.tokens,
 		kvTokens:    s.kvTokens(),
-		freeTokens:  s.roomTokens(),
+		freeTokens:  s.roomTokens() - beside.pages*s.cfg.PageSize,
 		alone:       len(s.in[stateRunning]) == 0 && len(s.in[statePrefilling]) == 0,
 	}
 	items := s.scratch.items[:0]
@@ -52,4 +54,48 @@ func (s *Scheduler) pickPrefill() (_ batch, await bool) {
 		return batch{}, false
 	}
 	return batch{kind: prefillBatch, items: items}, false
+}
+
+// decodes is what next tokens of running sequences take of a step.
+type decodes struct {
+	tokens int
+	pages  int // that their sequences do not have yet
+}
+
+// readyDecodes is what all next tokens that can be computed now would take.
+func (s *Scheduler) readyDecodes() decodes {
+	var d decodes
+	for _, st := range []state{stateRunning, statePrefilling} {
+		for _, q := range s.in[st] {
+			if s.nextToken(q) == tokenReady {
+				d.tokens++
+				d.pages += s.pagesFor(q, q.launched+1)
+			}
+		}
+	}
+	return d
+}
+
+// pickMixed picks chunks and adds the next tokens of running sequences, which count against the chunk. ok is false when
+// they leave no room for chunks; then prefill and decode take turns.
+func (s *Scheduler) pickMixed() (_ batch, ok bool) {
+	beside := s.readyDecodes()
+	if beside.tokens >= s.cfg.ChunkTokens {
+		return batch{}, false
+	}
+	b, await := s.pickPrefill(beside)
+	if await {
+		return batch{}, true
+	}
+	if b.kind == noBatch {
+		return s.pickDecode(), true
+	}
+	mixed := append(s.scratch.mixed[:0], b.items...)
+	d := s.pickDecode() // after a preemption there may be less than before
+	mixed = append(mixed, d.items...)
+	s.scratch.mixed = mixed
+	if d.kind == noBatch {
+		return batch{kind: prefillBatch, items: mixed}, true
+	}
+	return batch{kind: mixedBatch, items: mixed}, true
 }

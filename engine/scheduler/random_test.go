@@ -112,6 +112,24 @@ func (r *replica) end() {
 	}
 }
 
+// randomPolicies sets what decides about the order of requests and their time.
+func randomPolicies(rng *rand.Rand, cfg *Config) {
+	cfg.Policy = Policy(rng.IntN(2))
+	cfg.MixedChunk = cfg.ChunkTokens > 0 && rng.IntN(2) == 0
+	cfg.Priorities = Priorities{
+		Enabled: rng.IntN(2) == 0, LowFirst: rng.IntN(2) == 0, Threshold: rng.IntN(3), NoPreemption: rng.IntN(4) == 0, RefuseWhenDisabled: rng.IntN(8) == 0,
+	}
+	if rng.IntN(2) == 0 {
+		cfg.Priorities.Default = new(rng.IntN(5))
+	}
+	if cfg.Priorities.Enabled {
+		cfg.Retraction = RetractionPolicy(rng.IntN(2))
+	}
+	if rng.IntN(4) == 0 {
+		cfg.Timeouts = Timeouts{WaitingNanos: rng.Int64N(int64(time.Second)), RunningNanos: rng.Int64N(int64(time.Second))}
+	}
+}
+
 func randomRequests(rng *rand.Rand, n, maxPrompt, maxNew int) []*request.Request {
 	reqs := make([]*request.Request, n)
 	for i := range reqs {
@@ -135,7 +153,7 @@ func TestSameTokensUnderEveryConfiguration(t *testing.T) {
 	}{{"roomy", 2048, 0}, {"tight", 256, 0}, {"retracting", 2048, 3}}
 	for _, roles := range [][]Role{{Unified}, {Prefill, Decode}} {
 		for _, pageSize := range []int{1, 16, 64} {
-			for _, chunk := range []int{0, 7} {
+			for _, chunk := range []int{0, 7, -7} { // negative: mixed with decodes
 				for _, running := range []int{1, 5} {
 					for i, p := range slices.Concat(pressures, pressures) {
 						overlap := i >= len(pressures)
@@ -146,7 +164,8 @@ func TestSameTokensUnderEveryConfiguration(t *testing.T) {
 							for _, role := range roles {
 								cfg := testConfig(role, pageSize, p.capacity)
 								cfg.Overlap = overlap
-								cfg.MaxRunning, cfg.ChunkTokens, cfg.TestRetractSteps, cfg.MaxPrefillTokens = running, chunk, p.retract, 150
+								cfg.MaxRunning, cfg.ChunkTokens, cfg.TestRetractSteps, cfg.MaxPrefillTokens = running, max(chunk, -chunk), p.retract, 150
+								cfg.MixedChunk = chunk < 0
 								cfgs = append(cfgs, cfg)
 							}
 							compareWithAlone(t, newReplica(t, cfgs...), randomRequests(rand.New(rand.NewPCG(seed, 1)), 20, 100, 40))
@@ -188,6 +207,7 @@ func TestStorm(t *testing.T) {
 					cfg.ChunkTokens, cfg.MaxRunning, cfg.TestRetractSteps = rng.IntN(40), 1+rng.IntN(10), rng.IntN(6)
 					cfg.MaxQueued = rng.IntN(2) * 60
 					cfg.Overlap = rng.IntN(2) == 0
+					randomPolicies(rng, &cfg)
 					if len(cfgs) > 0 {
 						cfg.PageSize = cfgs[0].PageSize
 					}
@@ -197,6 +217,9 @@ func TestStorm(t *testing.T) {
 				reqs := randomRequests(rng, 150, 90, 60)
 				all := make([][]*inboxSink, len(reqs))
 				for i, req := range reqs {
+					if rng.IntN(3) > 0 {
+						req.Priority = new(rng.IntN(5))
+					}
 					all[i] = r.submit(req, int64(i+1))
 					switch victim := rng.IntN(i + 1); rng.IntN(6) {
 					case 0, 1:
@@ -210,13 +233,21 @@ func TestStorm(t *testing.T) {
 							r.wire.kill(int64(victim+1), rng.IntN(2) == 0)
 						}
 					case 4:
-						if rng.IntN(10) == 0 {
-							r.scheds[0].AbortAll("r1")
+						switch s := r.scheds[rng.IntN(len(r.scheds))]; rng.IntN(5) {
+						case 0:
+							s.AbortAll("r1")
+						case 1, 2:
+							if err := s.Pause(t.Context(), []request.PauseMode{request.PauseInPlace, request.PauseRetract}[rng.IntN(2)]); err != nil {
+								t.Error(err)
+							}
 						}
 					}
 				}
 				for _, s := range r.scheds {
 					s.Load()
+					if err := s.Continue(t.Context()); err != nil {
+						t.Error(err)
+					}
 				}
 				r.wire.settleAll()
 				if len(roles) > 1 { // as the router does: one half's error ends the other half
@@ -242,8 +273,8 @@ func TestStorm(t *testing.T) {
 						if !slices.Equal(want, last.tokens) && len(reqs[i].PromptIDs)+len(last.tokens) < r.scheds[len(r.scheds)-1].limit {
 							t.Errorf("request %d ended by itself with %v, alone it gives %v", i, last.tokens, want)
 						}
-					case request.OutcomeAbortedClient, request.OutcomeAbortedOperator, request.OutcomeRefused, request.OutcomeTransferFailed,
-						request.OutcomeBootstrapFailed:
+					case request.OutcomeAbortedClient, request.OutcomeAbortedOperator, request.OutcomeRefused, request.OutcomePreempted,
+						request.OutcomeTransferFailed, request.OutcomeBootstrapFailed, request.OutcomeTimeout:
 						if !slices.Equal(want[:min(len(want), len(last.tokens))], last.tokens) {
 							t.Errorf("request %d got %v before %s, alone it gives %v", i, last.tokens, o, want)
 						}

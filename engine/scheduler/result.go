@@ -37,14 +37,13 @@ func (s *Scheduler) process(st *launched) {
 			s.accept(q)
 		}
 	}
-	switch st.kind {
-	case prefillBatch:
+	if st.kind.prefills() {
 		s.steps.prefillNanos += st.ended.Sub(st.started)
-		s.steps.prefillTokens += int64(tokensOfItems(st.items))
-	case decodeBatch:
+		s.steps.prefillTokens += int64(promptTokens(st.items))
+	}
+	if st.kind.decodes() {
 		s.steps.decodeSteps++
 		s.steps.decodedSince += st.decoded
-	case noBatch:
 	}
 }
 
