@@ -143,7 +143,7 @@ func newWorld(t *testing.T, n int, change func(role, rank int, x *tape), cfgs ..
 			own.KVBytes = int64(rank) // a rank's own, and decides nothing
 			s, err := New(own, Deps{
 				Executor: x, Clock: ledger.System(), Reporter: newRecorder(), Decoder: letters{}, Log: quiet(),
-				Sender: wireSender{w.wires[rank]}, Receiver: wireReceiver{w.wires[rank]}, Peers: memoryPeers{link, rank},
+				Sender: wireSender{w.wires[rank]}, Receiver: wireReceiver{w.wires[rank]}, Grammars: testGrammars{}, Peers: memoryPeers{link, rank},
 			})
 			if err != nil {
 				t.Fatal(err)

@@ -75,6 +75,8 @@ type Config struct {
 	// Stages is the pipeline's stages: so many steps are in flight, with sequences of their own. 0 and 1: no pipeline.
 	Stages int
 
+	GrammarTimeoutNanos int64 // until a grammar must be compiled; 0: no limit
+
 	Seed uint64 // of the seeds drawn for requests that bring none
 
 	// TestRetractSteps > 0 retracts one sequence every so many decode steps, memory or not.
@@ -121,6 +123,9 @@ func (c Config) validate() error {
 	if c.MixedChunk && c.ChunkTokens == 0 {
 		errs = append(errs, errors.New("chunks are mixed with decodes, but prompts are not cut into chunks: give a chunk size"))
 	}
+	if c.GrammarTimeoutNanos < 0 {
+		errs = append(errs, fmt.Errorf("time-out of grammars is %d ns: give a positive one, or 0 for none", c.GrammarTimeoutNanos))
+	}
 	if c.Stages < 0 {
 		errs = append(errs, fmt.Errorf("there are %d pipeline stages: give at least 1, or 0 for no pipeline", c.Stages))
 	}
@@ -152,7 +157,7 @@ type TailDecoder interface {
 }
 
 // Deps are the parts that a scheduler works with. Sender is for Prefill, Receiver for Decode, Peers for a world of several
-// ranks; the rest is required.
+// ranks, Grammars where there are some; the rest is required.
 type Deps struct {
 	Executor Executor
 	Clock    ledger.Clock
@@ -160,6 +165,7 @@ type Deps struct {
 	Decoder  TailDecoder
 	Sender   Sender
 	Receiver Receiver
+	Grammars Grammars // nil: requests with a grammar are refused
 	Peers    Peers
 	Log      *slog.Logger
 }

@@ -58,8 +58,8 @@ func (s *Scheduler) nextToken(q *sequence) readiness {
 	}
 }
 
-// foresees reports whether q's next step can be launched before its newest token is known.
-func (s *Scheduler) foresees(*sequence) bool { return true }
+// foresees reports whether q's next step can be launched before its newest token is known: a grammar has to know it first.
+func (s *Scheduler) foresees(q *sequence) bool { return q.matcher == nil }
 
 // microBatch leaves of items so many that each pipeline stage gets a fair part of what runs, those first whose last step
 // is longest ago.

@@ -23,6 +23,7 @@ const (
 	wireAbort
 	wireFlush
 	wireControl
+	wireGrammar
 )
 
 // What of messages is shared: all but sinks and replies.
@@ -36,6 +37,11 @@ type (
 		Kind    controlKind
 		Mode    request.PauseMode
 		Session request.Session
+	}
+	grammarBody struct {
+		Arrival int64
+		Verdict verdict
+		Message string
 	}
 )
 
@@ -70,6 +76,9 @@ func encodeMessage(m message) (kind wireKind, body []byte, err error) {
 	case controlMsg:
 		body, err = json.Marshal(controlBody{m.kind, m.mode, m.session})
 		return wireControl, body, err
+	case grammarMsg:
+		body, err = json.Marshal(grammarBody{m.arrival, m.verdict, m.message})
+		return wireGrammar, body, err
 	default:
 		panic(fmt.Sprintf("scheduler: a message of type %T can't be shared", m))
 	}
@@ -143,6 +152,10 @@ func decodeMessage(kind wireKind, body []byte) (message, error) {
 		var b controlBody
 		err := decodeBody(body, &b)
 		return controlMsg{kind: b.Kind, mode: b.Mode, session: b.Session}, err
+	case wireGrammar:
+		var b grammarBody
+		err := decodeBody(body, &b)
+		return grammarMsg{arrival: b.Arrival, verdict: b.Verdict, message: b.Message}, err
 	default:
 		return nil, fmt.Errorf("a message of kind %d: %w", kind, errInput)
 	}

@@ -49,11 +49,12 @@ func fullInput() input {
 	return input{stop: true, messages: []message{
 		submitMsg{req: r}, submitMsg{req: &request.Request{RID: "empty"}},
 		abortMsg{rid: "a", prefix: true, reason: request.OutcomeTimeout}, flushMsg{},
+		grammarMsg{arrival: 7, verdict: grammarFailed, message: "no"},
 		controlMsg{kind: controlOpenSession, mode: request.PauseInPlace, session: session},
 	}}
 }
 
-var unexported = cmp.AllowUnexported(input{}, submitMsg{}, abortMsg{}, flushMsg{}, controlMsg{})
+var unexported = cmp.AllowUnexported(input{}, submitMsg{}, abortMsg{}, flushMsg{}, controlMsg{}, grammarMsg{})
 
 func TestInputRoundTrip(t *testing.T) {
 	for _, want := range []input{{}, {stop: true}, fullInput()} {

@@ -84,7 +84,7 @@ func (x *tape) Execute(ctx context.Context, rows []Row, layerDone func(int)) ([]
 	out := make([]Sampled, len(rows))
 	for i, r := range rows {
 		if r.Sample {
-			out[i].Token = nextToken(x.read(r.Pages, r.Start+len(r.Tokens)), r.Seed, r.Index)
+			out[i].Token = masked(nextToken(x.read(r.Pages, r.Start+len(r.Tokens)), r.Seed, r.Index), r.Mask)
 		}
 	}
 	if x.calls++; x.calls == x.wrongAt {
@@ -120,10 +120,32 @@ func expected(r *request.Request, limit int) []int32 {
 	if r.Sampling.Seed != nil {
 		seed = uint64(*r.Sampling.Seed)
 	}
+	var matcher Matcher
+	var mask []uint64
+	if r.Grammar != nil {
+		g, err := testGrammars{}.Compile(context.Background(), *r.Grammar)
+		if err != nil {
+			panic(err)
+		}
+		matcher, mask = g.Matcher(), make([]uint64, g.Words())
+	}
 	tokens := slices.Clone(r.PromptIDs)
 	for {
-		t := nextToken(tokens, seed, len(tokens)-len(r.PromptIDs))
+		if matcher != nil {
+			if err := matcher.Mask(mask); err != nil {
+				panic(err)
+			}
+		}
+		t := masked(nextToken(tokens, seed, len(tokens)-len(r.PromptIDs)), mask)
 		tokens = append(tokens, t)
+		if matcher != nil {
+			if err := matcher.Accept(t); err != nil {
+				panic(err)
+			}
+			if matcher.Done() {
+				return tokens[len(r.PromptIDs):]
+			}
+		}
 		n := len(tokens) - len(r.PromptIDs)
 		if t == 0 && !r.Sampling.IgnoreEOS || n >= r.Sampling.MaxNewTokens || len(tokens) >= limit {
 			return tokens[len(r.PromptIDs):]

@@ -43,6 +43,14 @@ const (
 	controlCloseSession                    // free what it holds
 )
 
+// grammarMsg tells what became of the grammar of the request that arrived as the arrival-th.
+type grammarMsg struct {
+	arrival int64
+	verdict verdict
+	message string // of grammarFailed, for the client
+}
+
+func (grammarMsg) isMessage() {}
 func (submitMsg) isMessage()  {}
 func (abortMsg) isMessage()   {}
 func (flushMsg) isMessage()   {}

@@ -25,10 +25,11 @@ func (s *Scheduler) takeInput(stop bool) (input, error) {
 }
 
 // decide gives what the clock decides: the messages that the leader adds to those of others, such as the aborts of requests
-// that took too long.
+// that took too long, and what became of grammars.
 func (s *Scheduler) decide() []message {
-	expired, _, _ := s.expired(s.deps.Clock.Now())
-	return expired
+	now := s.deps.Clock.Now()
+	expired, _, _ := s.expired(now)
+	return append(expired, s.judgeGrammars(now)...)
 }
 
 // shareable refuses what can't be encoded, here and at once, and gives the rest.
@@ -64,7 +65,7 @@ func (in input) connect(own input) {
 		case controlMsg:
 			m.reply = own.messages[i].(controlMsg).reply
 			in.messages[i] = m
-		case abortMsg: // nobody waits
+		case abortMsg, grammarMsg: // nobody waits
 		}
 	}
 }
@@ -92,6 +93,10 @@ func (s *Scheduler) apply(in input) error {
 			}
 		case controlMsg:
 			answer(m.reply, s.control(m))
+		case grammarMsg:
+			if err := s.takeVerdict(m); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

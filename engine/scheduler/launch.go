@@ -135,6 +135,9 @@ func (s *Scheduler) launch(b batch) {
 		} else {
 			row.Future, row.PreviousRow = true, q.row
 		}
+		if i.sample {
+			row.Mask = q.mask
+		}
 		st.rows = append(st.rows, row)
 		q.launched += i.n
 		if i.sample {

@@ -41,10 +41,11 @@ func (s *Scheduler) publishLoad(now ledger.Instant) {
 	waiting, bootstrapping := tokensOf(s.in[stateWaiting]), tokensOf(s.in[stateBootstrapping])
 	preallocating, transferring := tokensOf(s.in[statePreallocating]), tokensOf(s.in[stateTransferring])
 	retracted := tokensOf(s.in[stateRetracted])
+	compiling := tokensOf(s.in[stateCompiling])
 
 	l := loads.Load{
 		NumRunningReqs: s.running(),
-		NumWaitingReqs: len(s.in[stateWaiting]) + len(s.in[stateBootstrapping]) + len(s.in[statePreallocating]) +
+		NumWaitingReqs: len(s.in[stateCompiling]) + len(s.in[stateWaiting]) + len(s.in[stateBootstrapping]) + len(s.in[statePreallocating]) +
 			len(s.in[stateTransferring]) + len(s.in[stateRetracted]),
 		NumUsedTokens:         st.Unavailable(),
 		NumTotalTokens:        st.Unavailable(),
@@ -68,25 +69,25 @@ func (s *Scheduler) publishLoad(now ledger.Instant) {
 			DecodeTransferQueueReqs:   len(s.in[stateTransferring]),
 			DecodeRetractedQueueReqs:  len(s.in[stateRetracted]),
 		},
-		Queues: &loads.Queues{Waiting: len(s.in[stateWaiting]), Paused: s.pausedInPlace(), Retracted: s.retracted()},
+		Queues: &loads.Queues{Waiting: len(s.in[stateWaiting]), Grammar: len(s.in[stateCompiling]), Paused: s.pausedInPlace(), Retracted: s.retracted()},
 	}
 	if now.Sub(s.steps.lastDecode) > int64(throughputAge) {
 		l.GenThroughput = 0
 	}
 	switch s.cfg.Role {
 	case Unified:
-		l.NumTotalTokens += waiting
+		l.NumTotalTokens += compiling + waiting
 		l.NumActiveTokens = l.NumTotalTokens
-		l.NumWaitingUncached = waiting + s.uncomputed()
+		l.NumWaitingUncached = compiling + waiting + s.uncomputed()
 	case Prefill:
 		l.Disaggregation.Mode = "prefill"
-		l.NumTotalTokens += waiting + bootstrapping
+		l.NumTotalTokens += compiling + waiting + bootstrapping
 		l.NumActiveTokens = l.NumTotalTokens
-		l.NumWaitingUncached = waiting + bootstrapping + s.uncomputed()
+		l.NumWaitingUncached = compiling + waiting + bootstrapping + s.uncomputed()
 	case Decode:
 		l.Disaggregation.Mode = "decode"
-		l.NumTotalTokens += preallocating + retracted
-		l.NumActiveTokens = max(0, l.NumTotalTokens-preallocating-transferring)
+		l.NumTotalTokens += compiling + preallocating + retracted
+		l.NumActiveTokens = max(0, l.NumTotalTokens-compiling-preallocating-transferring)
 		for _, q := range s.in[statePreallocating] {
 			if q.hand != nil && q.hand.agreed == disagg.WaitingPages {
 				l.Queues.PreallocReady++

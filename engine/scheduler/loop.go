@@ -13,6 +13,7 @@ import (
 // It may be called once. It is the only goroutine that touches the scheduler's state; the messages that it acts on are
 // listed in inbox.go. It works while there is something to compute and else sleeps until a message or a transfer wakes it.
 func (s *Scheduler) Run(ctx context.Context) error {
+	defer s.compilations.running.Wait() // all are cancelled by the ends of their requests
 	stop := s.start(ctx)
 	err := s.loop(ctx)
 	stop()
@@ -46,10 +47,14 @@ func (s *Scheduler) loop(ctx context.Context) error {
 
 // patience is how long an idle leader waits without being woken.
 func (s *Scheduler) patience() time.Duration {
-	if s.deps.Peers != nil && len(s.handoffs()) > 0 {
-		return min(s.sleep(), transferPoll) // other ranks' transfers wake other ranks
+	wait := s.sleep()
+	if due, ok := s.grammarDue(s.deps.Clock.Now()); ok {
+		wait = min(wait, due)
 	}
-	return s.sleep()
+	if s.deps.Peers != nil && len(s.handoffs()) > 0 {
+		wait = min(wait, transferPoll) // other ranks' transfers wake other ranks
+	}
+	return wait
 }
 
 // transferPoll is how often an idle leader asks the other ranks for the states of their transfers while there are some.

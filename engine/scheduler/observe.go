@@ -136,7 +136,11 @@ func (s *Scheduler) snapshot(kind report.Kind) report.Snapshot {
 		MaxRunningRequestsUnderSLO:   s.cfg.MaxRunningUnderSLO,
 	}
 	if s.cfg.Role == Decode {
-		snap.NumDecodeDeferredKVReleaseReqs = len(s.held)
+		for _, h := range s.held {
+			if h.hand != nil && !s.settledHand(h.hand) {
+				snap.NumDecodeDeferredKVReleaseReqs++
+			}
+		}
 	}
 	snap.TokenUsage = round(snap.FullUsage, 2)
 	snap.Utilization = s.utilization(snap.TokenUsage)

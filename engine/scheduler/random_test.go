@@ -43,7 +43,7 @@ func newReplica(t testing.TB, cfgs ...Config) *replica {
 		x, said := newTape(cfg.PageSize), newRecorder()
 		s, err := New(cfg, Deps{
 			Executor: x, Clock: ledger.System(), Reporter: said, Decoder: letters{}, Log: quiet(),
-			Sender: wireSender{r.wire}, Receiver: wireReceiver{r.wire},
+			Sender: wireSender{r.wire}, Receiver: wireReceiver{r.wire}, Grammars: testGrammars{},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -138,6 +138,9 @@ func randomRequests(rng *rand.Rand, n, maxPrompt, maxNew int) []*request.Request
 			Sampling: request.Sampling{
 				MaxNewTokens: 1 + rng.IntN(maxNew), Seed: new(rng.Int64()), IgnoreEOS: rng.IntN(2) == 0,
 			},
+		}
+		if rng.IntN(6) == 0 {
+			reqs[i].Grammar = &request.Grammar{Source: fmt.Sprint(1+rng.IntN(9), 14+rng.IntN(20))}
 		}
 	}
 	return reqs
@@ -342,7 +345,7 @@ func TestRunEndsWithEveryRequest(t *testing.T) {
 			}
 			reqs := randomRequests(rand.New(rand.NewPCG(1, 1)), 2, 1, 1)
 			for i, sink := range []*inboxSink{running, waiting} {
-				reqs[i].Sampling.MaxNewTokens, reqs[i].Sampling.IgnoreEOS = 14, true
+				reqs[i].Sampling.MaxNewTokens, reqs[i].Sampling.IgnoreEOS, reqs[i].Grammar = 14, true, nil
 				reqs[i].PromptIDs = []int32{1, 2, 3, 4, 5, 6}[:4+i]
 				if err := s.Submit(reqs[i], sink); err != nil {
 					t.Fatal(err)
@@ -378,7 +381,7 @@ func TestLoadCountsEveryRequestOnce(t *testing.T) {
 	begin(t, s)
 	reqs := randomRequests(rand.New(rand.NewPCG(1, 1)), 3, 4, 9)
 	for i, r := range reqs {
-		r.Sampling.MaxNewTokens, r.Sampling.IgnoreEOS = 9, true
+		r.Sampling.MaxNewTokens, r.Sampling.IgnoreEOS, r.Grammar = 9, true, nil
 		if err := s.Submit(r, newSink()); err != nil {
 			t.Fatal(err)
 		}

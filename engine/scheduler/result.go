@@ -60,7 +60,11 @@ func (s *Scheduler) handOver(q *sequence, first Sampled) {
 
 // accept looks at a sequence's newest token: the request ends with it, or the sequence runs on and the sink gets it.
 func (s *Scheduler) accept(q *sequence) {
-	if f, ended := s.ends(q); ended {
+	f, complete := s.follow(q)
+	if stop, ended := s.ends(q); ended && (!complete || stop.Type == request.FinishStop) {
+		f, complete = stop, true
+	}
+	if complete {
 		s.finish(q, f)
 		return
 	}
@@ -110,6 +114,10 @@ func (s *Scheduler) deliver(now ledger.Instant) {
 // finish ends a request: the only place that does. Its pages go back or are held for the transfer, the sink gets what it
 // doesn't have yet and the Finish at the next deliver. It returns when the request ended.
 func (s *Scheduler) finish(q *sequence, f request.Finish) ledger.Instant {
+	if q.compilation != nil {
+		q.compilation.cancel()
+		q.compilation = nil
+	}
 	s.digest.note(notedEnd, uint64(q.arrival))
 	s.digest.text(string(f.Outcome))
 	if q.hand != nil && !s.settledHand(q.hand) {

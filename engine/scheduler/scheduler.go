@@ -29,7 +29,8 @@ type Scheduler struct {
 	arrivals int64
 	seeds    *rand.Rand
 
-	flight flight // what is being computed
+	compilations compilations
+	flight       flight // what is being computed
 
 	digest digest // of all decisions
 
@@ -73,10 +74,11 @@ func New(cfg Config, deps Deps) (*Scheduler, error) {
 	}
 	s := &Scheduler{
 		cfg: cfg, deps: deps, inbox: newInbox(), pool: pool,
-		limit:   min(cfg.ContextLength, pool.Stats().Capacity),
-		live:    map[string]*sequence{},
-		seeds:   rand.New(rand.NewPCG(cfg.Seed, 0x5eed)),
-		reserve: newReserve(cfg.Conservativeness),
+		compilations: compilations{turns: make(chan struct{}, maxCompilations)},
+		limit:        min(cfg.ContextLength, pool.Stats().Capacity),
+		live:         map[string]*sequence{},
+		seeds:        rand.New(rand.NewPCG(cfg.Seed, 0x5eed)),
+		reserve:      newReserve(cfg.Conservativeness),
 	}
 	if s.digest, err = newDigest(cfg); err != nil {
 		return nil, err
@@ -177,15 +179,24 @@ func (s *Scheduler) receive(m submitMsg) {
 	s.digest.note(notedReceipt, uint64(q.arrival), uint64(q.prompt), q.seed)
 	s.digest.text(q.req.RID)
 	s.in[stateNew].add(q)
-	outcome, message := s.judge(q)
-	if outcome == "" {
-		outcome, message = s.enqueue(q)
-	}
-	if outcome != "" {
+	if outcome, message := s.judge(q); outcome != "" {
 		s.finish(q, aborted(outcome, message))
 		return
 	}
 	s.live[q.req.RID] = q
+	if q.req.Grammar != nil {
+		s.compile(q)
+		return
+	}
+	s.join(q)
+}
+
+// join takes a request that nothing else is missing for into the first queue of its role, or refuses it.
+func (s *Scheduler) join(q *sequence) {
+	if outcome, message := s.enqueue(q); outcome != "" {
+		s.finish(q, aborted(outcome, message))
+		return
+	}
 	s.openTransfer(q)
 	switch s.cfg.Role {
 	case Unified:
@@ -233,6 +244,9 @@ func (s *Scheduler) judge(q *sequence) (outcome request.Outcome, message string)
 			"bootstrap_room: send the request through the router", s.cfg.Role)
 	case q.req.Priority != nil && !s.cfg.Priorities.Enabled && s.cfg.Priorities.RefuseWhenDisabled:
 		return request.OutcomeRefused, "priority scheduling is off on this engine: send the request without a priority"
+	}
+	if q.req.Grammar != nil && s.deps.Grammars == nil {
+		return request.OutcomeInvalid, "this engine has no grammars: send the request without one"
 	}
 	if t := q.req.Sampling.Temperature; t != t {
 		return request.OutcomeInvalid, "temperature is not a number: give 0 or more"
@@ -306,7 +320,7 @@ func (s *Scheduler) endAll(outcome request.Outcome, message string) {
 			answer(m.reply, ErrEnded)
 		case controlMsg:
 			answer(m.reply, ErrEnded)
-		case abortMsg: // everything has ended
+		case abortMsg, grammarMsg: // everything has ended
 		}
 	}
 	s.deliver(s.deps.Clock.Now())

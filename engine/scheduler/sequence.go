@@ -50,6 +50,10 @@ type sequence struct {
 
 	seed uint64
 
+	compilation *compilation // in compiling
+	matcher     Matcher      // has accepted the answer; nil without a grammar
+	mask        []uint64     // which tokens may follow; not changed while a step in flight has q
+
 	since   int64 // unpaused time at which it entered the waiting queue for the last time
 	forward int64 // unpaused time of its first forward, valid when began
 	began   bool
@@ -87,7 +91,7 @@ func (q *sequence) check(pageSize int, over int64) error {
 		return fail("pages cover %d tokens, a page more than tokens", covered)
 	}
 	switch q.state {
-	case stateNew, stateBootstrapping, statePreallocating, stateRetracted, stateFinished:
+	case stateNew, stateCompiling, stateBootstrapping, statePreallocating, stateRetracted, stateFinished:
 		if len(q.pages) > 0 || q.launched > 0 {
 			return fail("want no pages and nothing computed")
 		}

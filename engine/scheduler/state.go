@@ -17,11 +17,14 @@ import (
 // A sequence that loses its pages goes from prefilling or running to waiting, on decode to retracted, and from there to
 // prefilling: it is computed again from its tokens.
 //
+// One with a grammar goes from new to compiling, and from there where others go from new.
+//
 // Every state may go to finished.
 type state uint8
 
 const (
 	stateNew           state = iota // received, not judged yet; holds nothing
+	stateCompiling                  // its grammar is compiled; holds nothing
 	stateBootstrapping              // prefill: until the decode rank is there with its pages; holds nothing
 	statePreallocating              // decode: until the peers have met and pages are there; holds nothing
 	stateTransferring               // decode: KV arrives in its pages
@@ -36,7 +39,7 @@ const (
 )
 
 var stateNames = [numStates]string{
-	"new", "bootstrapping", "preallocating", "transferring", "waiting", "retracted", "prefilling", "running", "inflight", "finished",
+	"new", "compiling", "bootstrapping", "preallocating", "transferring", "waiting", "retracted", "prefilling", "running", "inflight", "finished",
 }
 
 func (s state) String() string {
@@ -49,19 +52,22 @@ func (s state) String() string {
 // legal lists the transitions of each role besides those to finished, which every state but finished has.
 var legal = map[Role]map[state][]state{
 	Unified: {
-		stateNew:        {stateWaiting},
+		stateNew:        {stateCompiling, stateWaiting},
+		stateCompiling:  {stateWaiting},
 		stateWaiting:    {statePrefilling},
 		statePrefilling: {stateRunning, stateWaiting},
 		stateRunning:    {stateWaiting},
 	},
 	Prefill: {
-		stateNew:           {stateBootstrapping},
+		stateNew:           {stateCompiling, stateBootstrapping},
+		stateCompiling:     {stateBootstrapping},
 		stateBootstrapping: {stateWaiting},
 		stateWaiting:       {statePrefilling},
 		statePrefilling:    {stateInflight, stateWaiting},
 	},
 	Decode: {
-		stateNew:           {statePreallocating},
+		stateNew:           {stateCompiling, statePreallocating},
+		stateCompiling:     {statePreallocating},
 		statePreallocating: {stateTransferring},
 		stateTransferring:  {stateWaiting},
 		stateWaiting:       {stateRunning, statePrefilling},
@@ -76,6 +82,7 @@ var legal = map[Role]map[state][]state{
 var stages = map[Role]map[state]ledger.Stage{
 	Unified: {
 		stateNew:        ledger.StageRequestProcess,
+		stateCompiling:  ledger.StageRequestProcess,
 		stateWaiting:    ledger.StagePrefillWaiting,
 		statePrefilling: ledger.StagePrefillForward,
 		stateRunning:    ledger.StageDecodeWaiting,
@@ -83,6 +90,7 @@ var stages = map[Role]map[state]ledger.Stage{
 	},
 	Prefill: {
 		stateNew:           ledger.StagePrefillPrepare,
+		stateCompiling:     ledger.StagePrefillPrepare,
 		stateBootstrapping: ledger.StagePrefillBootstrap,
 		stateWaiting:       ledger.StagePrefillWaiting,
 		statePrefilling:    ledger.StagePrefillForward,
@@ -91,6 +99,7 @@ var stages = map[Role]map[state]ledger.Stage{
 	},
 	Decode: {
 		stateNew:           ledger.StageDecodePrepare,
+		stateCompiling:     ledger.StageDecodePrepare,
 		statePreallocating: ledger.StageDecodeBootstrap,
 		stateTransferring:  ledger.StageDecodeTransferred,
 		stateWaiting:       ledger.StageDecodeWaiting,
@@ -102,6 +111,9 @@ var stages = map[Role]map[state]ledger.Stage{
 }
 
 // The transitions. Each says what must hold; move panics for one that the role does not have.
+
+// becomeCompiling: its compilation has begun.
+func (s *Scheduler) becomeCompiling(q *sequence) { s.move(q, stateCompiling) }
 
 // becomeBootstrapping: a transfer is open.
 func (s *Scheduler) becomeBootstrapping(q *sequence) { s.move(q, stateBootstrapping) }

@@ -1,0 +1,172 @@
+package scheduler
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sluice-dev/sluice/engine/ledger"
+	"github.com/sluice-dev/sluice/engine/request"
+)
+
+// Grammars compiles what answers must match.
+type Grammars interface {
+	// Compile may take long; it is called from many goroutines. An error other than ctx's is the client's.
+	Compile(ctx context.Context, g request.Grammar) (Grammar, error)
+}
+
+// Grammar is a compiled one.
+type Grammar interface {
+	Matcher() Matcher
+	Words() int // of a mask: ceil(vocabulary/64)
+}
+
+// Matcher is one answer's place in a grammar. Its results are functions of the grammar and the tokens alone.
+type Matcher interface {
+	// Mask writes which tokens may come next, bit t%64 of dst[t/64]. An error ends the request.
+	Mask(dst []uint64) error
+	// Accept goes on by a token that the mask allowed.
+	Accept(token int32) error
+	// Done reports that nothing but an end token may follow.
+	Done() bool
+}
+
+// maxCompilations is how many grammars are compiled at the same time; more wait for their turn.
+const maxCompilations = 4
+
+// compilations is the grammar queue: what is compiled off the loop.
+type compilations struct {
+	running sync.WaitGroup
+	turns   chan struct{} // [maxCompilations]
+}
+
+// compilation is one sequence's wait for its grammar.
+type compilation struct {
+	started ledger.Instant
+	cancel  context.CancelFunc
+	done    chan struct{} // closed when grammar or err is set
+	grammar Grammar
+	err     error
+}
+
+// verdict is what the leader found out about a compilation.
+type verdict uint8
+
+const (
+	grammarReady    verdict = iota // it is there; on other ranks soon
+	grammarFailed                  // it is not supported, or wrong
+	grammarTimedOut                // it was not there in time
+)
+
+// compile puts q into the grammar queue. Every rank compiles for itself; the leader says when it is ready.
+func (s *Scheduler) compile(q *sequence) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(s.flight.ctx))
+	c := &compilation{started: s.deps.Clock.Now(), cancel: cancel, done: make(chan struct{})}
+	q.compilation = c
+	s.becomeCompiling(q)
+	g := *q.req.Grammar
+	s.compilations.running.Go(func() {
+		defer s.inbox.signal()
+		defer close(c.done)
+		select {
+		case s.compilations.turns <- struct{}{}:
+			defer func() { <-s.compilations.turns }()
+		case <-ctx.Done():
+			c.err = ctx.Err()
+			return
+		}
+		c.grammar, c.err = s.deps.Grammars.Compile(ctx, g)
+	})
+}
+
+// judgeGrammars gives what the leader knows about the grammar queue, in order.
+func (s *Scheduler) judgeGrammars(now ledger.Instant) []message {
+	var found []message
+	for _, q := range s.in[stateCompiling] {
+		c := q.compilation
+		select {
+		case <-c.done:
+			if c.err != nil {
+				found = append(found, grammarMsg{arrival: q.arrival, verdict: grammarFailed, message: c.err.Error()})
+				continue
+			}
+			found = append(found, grammarMsg{arrival: q.arrival})
+		default:
+			if limit := s.cfg.GrammarTimeoutNanos; limit > 0 && now.Sub(c.started) >= limit {
+				found = append(found, grammarMsg{arrival: q.arrival, verdict: grammarTimedOut})
+			}
+		}
+	}
+	// In order of arrival, whatever the order of the list.
+	slices.SortFunc(found, func(a, b message) int { return cmp.Compare(a.(grammarMsg).arrival, b.(grammarMsg).arrival) })
+	return found
+}
+
+// grammarDue is how long it takes until the oldest compilation is out of time; ok is false when none ever is.
+func (s *Scheduler) grammarDue(now ledger.Instant) (due time.Duration, ok bool) {
+	limit := s.cfg.GrammarTimeoutNanos
+	if limit == 0 {
+		return 0, false
+	}
+	for _, q := range s.in[stateCompiling] {
+		left := time.Duration(limit - now.Sub(q.compilation.started))
+		if !ok || left < due {
+			due, ok = max(left, 0), true
+		}
+	}
+	return due, ok
+}
+
+// takeVerdict moves a sequence on whose grammar is ready, and ends the others. It waits where this rank's own compilation
+// is behind the leader's.
+func (s *Scheduler) takeVerdict(m grammarMsg) error {
+	at := slices.IndexFunc(s.in[stateCompiling], func(q *sequence) bool { return q.arrival == m.arrival })
+	if at < 0 {
+		return nil // it ended in the meantime
+	}
+	q := s.in[stateCompiling][at]
+	switch m.verdict {
+	case grammarFailed:
+		s.finish(q, aborted(request.OutcomeInvalid, m.message))
+		return nil
+	case grammarTimedOut:
+		s.finish(q, aborted(request.OutcomeTimeout, fmt.Sprintf("the grammar was not compiled within %v: make it simpler",
+			time.Duration(s.cfg.GrammarTimeoutNanos))))
+		return nil
+	case grammarReady:
+	}
+	c := q.compilation
+	<-c.done
+	if c.err != nil {
+		return fmt.Errorf("compile the grammar of request %s as the leader did: %w", q.req.RID, c.err)
+	}
+	q.compilation = nil
+	c.cancel()
+	q.matcher, q.mask = c.grammar.Matcher(), make([]uint64, c.grammar.Words())
+	if err := q.matcher.Mask(q.mask); err != nil {
+		s.finish(q, aborted(request.OutcomeInvalid, err.Error()))
+		return nil
+	}
+	s.join(q)
+	return nil
+}
+
+// follow takes q's newest token into its grammar; ended is true when the answer is complete, or can't go on.
+func (s *Scheduler) follow(q *sequence) (f request.Finish, ended bool) {
+	if q.matcher == nil {
+		return request.Finish{}, false
+	}
+	if err := q.matcher.Accept(q.tokens[len(q.tokens)-1]); err != nil {
+		return aborted(request.OutcomeInternal, "the answer left its grammar: "+err.Error()), true
+	}
+	if q.matcher.Done() {
+		return request.Finish{Type: request.FinishStop, Outcome: request.OutcomeStop}, true
+	}
+	if err := q.matcher.Mask(q.mask); err != nil {
+		return aborted(request.OutcomeInvalid, err.Error()), true
+	}
+	return request.Finish{}, false
+}

@@ -1,0 +1,221 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/sluice-dev/sluice/engine/ledger/ledgertest"
+	"github.com/sluice-dev/sluice/engine/request"
+)
+
+// testGrammars compiles "MOD N": the i-th token of the answer is i modulo MOD, and there are N. "slow …" waits until it is
+// cancelled, or until gate is closed and goes on with what follows; anything else is refused.
+type testGrammars struct{ gate <-chan struct{} }
+
+func (g testGrammars) Compile(ctx context.Context, r request.Grammar) (Grammar, error) {
+	source, slow := strings.CutPrefix(r.Source, "slow ")
+	if slow {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-g.gate:
+		}
+	}
+	var c counting
+	if _, err := fmt.Sscanf(source, "%d %d", &c.mod, &c.n); err != nil || c.mod < 1 {
+		return nil, fmt.Errorf("%q is not supported", source)
+	}
+	return c, nil
+}
+
+type counting struct{ mod, n int }
+
+func (c counting) Matcher() Matcher { return &countingMatcher{counting: c} }
+func (c counting) Words() int       { return (testVocab + 63) / 64 }
+
+type countingMatcher struct {
+	counting
+	at int
+}
+
+func (m *countingMatcher) allows(token int32) bool { return int(token)%m.mod == m.at%m.mod }
+
+func (m *countingMatcher) Mask(dst []uint64) error {
+	clear(dst)
+	if m.n == 13 && m.at == 5 {
+		return errors.New("too ambiguous")
+	}
+	for t := range int32(testVocab) {
+		if m.allows(t) {
+			dst[t/64] |= 1 << (t % 64)
+		}
+	}
+	return nil
+}
+
+func (m *countingMatcher) Accept(token int32) error {
+	if !m.allows(token) {
+		return fmt.Errorf("token %d is not allowed", token)
+	}
+	m.at++
+	return nil
+}
+
+func (m *countingMatcher) Done() bool { return m.at >= m.n }
+
+// masked is the first token from token on that a mask allows.
+func masked(token int32, mask []uint64) int32 {
+	for mask != nil && mask[token/64]&(1<<(token%64)) == 0 {
+		token = (token + 1) % testVocab
+	}
+	return token
+}
+
+// TestGrammarOutcomes: what becomes of requests whose grammar is not there, alone and in a world of two.
+func TestGrammarOutcomes(t *testing.T) {
+	tests := []struct {
+		name, reason string
+		source       string
+		do           func(t *testing.T, s *Scheduler, clock *ledgertest.Clock, gate chan struct{}) // once it is compiling
+		want         request.Finish
+		tokens       int
+	}{
+		{name: "ready", reason: "a grammar that ends the answer stops it", source: "7 4", want: request.Finish{Type: request.FinishStop, Outcome: request.OutcomeStop}, tokens: 4},
+		{name: "longer than asked", reason: "the length ends it before", source: "7 400", want: request.Finish{Type: request.FinishLength, Outcome: request.OutcomeLength}, tokens: 9},
+		{name: "slow", reason: "it waits for its grammar", source: "slow 7 3",
+			do:   func(_ *testing.T, _ *Scheduler, _ *ledgertest.Clock, gate chan struct{}) { close(gate) },
+			want: request.Finish{Type: request.FinishStop, Outcome: request.OutcomeStop}, tokens: 3},
+		{name: "refused", reason: "the client hears what is wrong with it", source: "(?=x)",
+			want: request.Finish{Type: request.FinishAbort, Outcome: request.OutcomeInvalid, Message: `"(?=x)" is not supported`}},
+		{name: "stuck", reason: "a mask that can't be made ends the answer", source: "7 13",
+			want: request.Finish{Type: request.FinishAbort, Outcome: request.OutcomeInvalid, Message: "too ambiguous"}, tokens: 5},
+		{name: "time-out", reason: "nobody waits for ever", source: "slow 7 3",
+			do: func(_ *testing.T, s *Scheduler, clock *ledgertest.Clock, _ chan struct{}) {
+				clock.Advance(time.Minute)
+				s.Wake()
+			},
+			want: request.Finish{Type: request.FinishAbort, Outcome: request.OutcomeTimeout, Message: "the grammar was not compiled within 1m0s: make it simpler"}},
+		{name: "abort", reason: "a client that goes away ends its compilation", source: "slow 7 3",
+			do: func(_ *testing.T, s *Scheduler, _ *ledgertest.Clock, _ chan struct{}) {
+				s.Abort("a", request.OutcomeAbortedClient)
+			},
+			want: request.Finish{Type: request.FinishAbort, Outcome: request.OutcomeAbortedClient, Message: "the client went away"}},
+	}
+	for _, tt := range tests {
+		for _, ranks := range []int{1, 2} {
+			t.Run(fmt.Sprintf("%s, ranks %d", tt.name, ranks), func(t *testing.T) {
+				clock, gate := ledgertest.New(), make(chan struct{})
+				link := newMemoryWorld(ranks)
+				cfg := testConfig(Unified, 4, 256)
+				cfg.Overlap, cfg.GrammarTimeoutNanos = true, int64(time.Minute)
+				ctx, stop := context.WithCancel(context.Background())
+				ended := make(chan error, ranks)
+				var leader *Scheduler
+				for rank := range ranks {
+					deps := Deps{
+						Executor: newTape(4), Clock: clock, Reporter: newRecorder(), Decoder: letters{}, Log: quiet(), Grammars: testGrammars{gate},
+					}
+					if ranks > 1 {
+						deps.Peers = memoryPeers{link, rank}
+					}
+					s, err := New(cfg, deps)
+					if err != nil {
+						t.Fatal(err)
+					}
+					s.checked = true
+					own := context.Background()
+					if rank == 0 {
+						leader, own = s, ctx
+					}
+					go func() { ended <- s.Run(own) }()
+				}
+				sink := newSink()
+				if err := leader.Submit(&request.Request{
+					RID: "a", PromptIDs: testPrompt(9, 1), Grammar: &request.Grammar{Kind: request.GrammarRegex, Source: tt.source},
+					Sampling: request.Sampling{MaxNewTokens: 9, IgnoreEOS: true},
+				}, sink); err != nil {
+					t.Fatal(err)
+				}
+				if tt.do != nil {
+					for deadline := time.Now().Add(patience); leader.Load().Queues.Grammar != 1; {
+						if time.Now().After(deadline) {
+							t.Fatal("the request never got to the grammar queue")
+						}
+						leader.Wake()
+					}
+					tt.do(t, leader, clock, gate)
+				}
+				select {
+				case <-sink.ended:
+				case <-time.After(patience):
+					t.Fatal("the request never ended")
+				}
+				stop()
+				for range ranks {
+					if err := <-ended; err != nil {
+						t.Error(err)
+					}
+				}
+				if diff := cmp.Diff(tt.want, *sink.finish, cmp.FilterPath(func(p cmp.Path) bool {
+					return strings.HasSuffix(p.String(), "Nanos")
+				}, cmp.Ignore())); diff != "" || len(sink.tokens) != tt.tokens {
+					t.Errorf("%s: %d tokens, want %d; finish (-want +got):\n%s", tt.reason, len(sink.tokens), tt.tokens, diff)
+				}
+			})
+		}
+	}
+}
+
+// TestShutdownWhileCompiling: Run waits for no compilation that nobody wants.
+func TestShutdownWhileCompiling(t *testing.T) {
+	ctx, stop := context.WithCancel(context.Background())
+	s, err := New(testConfig(Unified, 4, 256), Deps{
+		Executor: newTape(4), Clock: ledgertest.New(), Reporter: newRecorder(), Decoder: letters{}, Log: quiet(), Grammars: testGrammars{},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sinks []*inboxSink
+	for i := range 2 * maxCompilations {
+		sink := newSink()
+		if err := s.Submit(&request.Request{
+			RID: fmt.Sprint(i), PromptIDs: []int32{1}, Grammar: &request.Grammar{Source: "slow 1 1"}, Sampling: request.Sampling{MaxNewTokens: 1},
+		}, sink); err != nil {
+			t.Fatal(err)
+		}
+		sinks = append(sinks, sink)
+	}
+	stop()
+	if err := s.Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for i, sink := range sinks {
+		if sink.finish == nil || sink.finish.Outcome != request.OutcomeAbortedOperator {
+			t.Errorf("request %d ends with %v", i, sink.finish)
+		}
+	}
+}
+
+// TestNoGrammars: an engine without grammars says so.
+func TestNoGrammars(t *testing.T) {
+	s, err := New(testConfig(Unified, 4, 256), Deps{Executor: newTape(4), Clock: ledgertest.New(), Reporter: newRecorder(), Decoder: letters{}, Log: quiet()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin(t, s)
+	sink := newSink()
+	if err := s.Submit(&request.Request{RID: "a", PromptIDs: []int32{1}, Grammar: &request.Grammar{Source: "a"}}, sink); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.turn(); err != nil {
+		t.Fatal(err)
+	}
+	if want := "this engine has no grammars: send the request without one"; sink.finish == nil || sink.finish.Message != want {
+		t.Errorf("finish is %v, want %q", sink.finish, want)
+	}
+}
