@@ -118,6 +118,8 @@ func TestReadEnvironment(t *testing.T) {
 		{"timeout", "the variable is named", "", map[string]string{"SGLANG_HEALTH_CHECK_TIMEOUT": "x"}, nil, "SGLANG_HEALTH_CHECK_TIMEOUT"},
 		{"request time-outs", "SGLang's variables; -1 is no limit", "", map[string]string{"SGLANG_REQ_WAITING_TIMEOUT": "2.5", "SGLANG_REQ_RUNNING_TIMEOUT": "-1"},
 			func(c *server.Config) { c.Rank.RequestWaitingTimeout = 2500 * time.Millisecond }, ""},
+		{"grammars", "time to compile", "", map[string]string{"SGLANG_GRAMMAR_TIMEOUT": "7"},
+			func(c *server.Config) { c.Rank.GrammarTimeout = 7 * time.Second }, ""},
 		{"request time-out that is none", "the variable is named", "", map[string]string{"SGLANG_REQ_RUNNING_TIMEOUT": "x"}, nil, `SGLANG_REQ_RUNNING_TIMEOUT is "x": give seconds`},
 		{"retraction", "every third step, as in SGLang", "", map[string]string{"SGLANG_TEST_RETRACT": "1"}, func(c *server.Config) { c.Rank.TestRetractSteps = 3 }, ""},
 		{"retraction, interval", "its own", "", map[string]string{"SGLANG_TEST_RETRACT": "true", "SGLANG_TEST_RETRACT_INTERVAL": "7"},

@@ -123,6 +123,7 @@ func readEnvironment(cfg *server.Config, secretFile string, lookup func(string) 
 		{"SGLANG_HEALTH_CHECK_TIMEOUT", &cfg.HealthTimeout},
 		{"SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT", &d.BootstrapTimeout},
 		{"SGLANG_DISAGGREGATION_WAITING_TIMEOUT", &d.WaitingTimeout},
+		{"SGLANG_GRAMMAR_TIMEOUT", &cfg.Rank.GrammarTimeout},
 	} {
 		text, set := lookup(v.name)
 		if !set {

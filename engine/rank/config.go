@@ -50,6 +50,8 @@ type Config struct {
 	RetractionPolicy         string  `json:"retractionPolicy"`         // length or priority; empty: length
 	EnableMixedChunk         bool    `json:"enableMixedChunk"`         // prefill chunks are computed together with decodes
 
+	GrammarTimeout time.Duration `json:"grammarTimeout"` // until a grammar must be compiled; 0: 300 s
+
 	// DisableOverlapSchedule decides a step only when the results of the one before are known.
 	DisableOverlapSchedule bool `json:"disableOverlapSchedule"`
 
@@ -112,7 +114,7 @@ const (
 	defaultChunk            = 2048
 	defaultMaxPrefillTokens = 16384
 	defaultDecodeInterval   = 40
-	defaultPDTimeout        = 300 * time.Second
+	defaultTimeout          = 300 * time.Second // of grammars, bootstraps and transfers
 )
 
 // Validate returns c with defaults filled in, or what is wrong with it and what to write instead.
@@ -183,12 +185,13 @@ func (c Config) Validate() (Config, error) {
 	}
 	timeout := func(field string, d *time.Duration) {
 		if *d < 0 {
-			refuse("%s is %v: give a positive duration, or 0 for %v", field, *d, defaultPDTimeout)
+			refuse("%s is %v: give a positive duration, or 0 for %v", field, *d, defaultTimeout)
 		}
 		if *d == 0 {
-			*d = defaultPDTimeout
+			*d = defaultTimeout
 		}
 	}
+	timeout("grammar timeout", &c.GrammarTimeout)
 	timeout("bootstrap timeout", &c.Disagg.BootstrapTimeout)
 	timeout("waiting timeout", &c.Disagg.WaitingTimeout)
 	if c.Metrics.Enabled && c.Metrics.Dir == "" {

@@ -69,6 +69,7 @@ func assemble(cfg Config, log *slog.Logger) (_ *parts, err error) {
 		Decoder:  tok,
 		Sender:   p.peers.sender(),
 		Receiver: p.peers.receiver(),
+		Grammars: newGrammars(tok, p.info),
 		Log:      log,
 	}); err != nil {
 		return nil, err
@@ -147,12 +148,13 @@ func schedulerConfig(cfg Config, info Info) scheduler.Config {
 		Timeouts: scheduler.Timeouts{
 			WaitingNanos: int64(cfg.RequestWaitingTimeout), RunningNanos: int64(cfg.RequestRunningTimeout),
 		},
-		Overlap:          !cfg.DisableOverlapSchedule,
-		MixedChunk:       cfg.EnableMixedChunk,
-		Seed:             cfg.Seed,
-		TestRetractSteps: cfg.TestRetractSteps,
-		WeightBytes:      info.WeightBytes,
-		KVBytes:          info.KVBytes,
+		GrammarTimeoutNanos: int64(cfg.GrammarTimeout),
+		Overlap:             !cfg.DisableOverlapSchedule,
+		MixedChunk:          cfg.EnableMixedChunk,
+		Seed:                cfg.Seed,
+		TestRetractSteps:    cfg.TestRetractSteps,
+		WeightBytes:         info.WeightBytes,
+		KVBytes:             info.KVBytes,
 	}
 }
 

@@ -185,6 +185,9 @@ func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) string {
 // don't exist have none.
 func (t *Tokenizer) Piece(id int32) string { return t.piece(id, false) }
 
+// Text gives the bytes that a token adds to an answer: none for a special one.
+func (t *Tokenizer) Text(id int32) string { return t.piece(id, true) }
+
 // piece gives the bytes of an id.
 func (t *Tokenizer) piece(id int32, skipSpecial bool) string {
 	if id < 0 || int(id) >= len(t.pieces) || skipSpecial && t.special[id] {

@@ -1,0 +1,56 @@
+package rank
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/sluice-dev/sluice/engine/grammar"
+	"github.com/sluice-dev/sluice/engine/request"
+	"github.com/sluice-dev/sluice/engine/scheduler"
+	"github.com/sluice-dev/sluice/engine/tokenizer"
+)
+
+// grammars compiles grammars over the model's vocabulary. The compiler is made at first need: a vocabulary takes a moment
+// to sort.
+type grammars struct {
+	compiler func() (*grammar.Compiler, error)
+}
+
+func newGrammars(tok *tokenizer.Tokenizer, info Info) grammars {
+	return grammars{compiler: sync.OnceValues(func() (*grammar.Compiler, error) {
+		v := grammar.Vocabulary{Size: info.VocabSize, End: info.EOSTokenIDs, Tokens: make([][]byte, min(info.VocabSize, tok.VocabSize()))}
+		if len(v.End) == 0 {
+			return nil, errors.New("this model names no end token, so no answer that a grammar bounds could end: send the request without one")
+		}
+		for id := range v.Tokens {
+			v.Tokens[id] = []byte(tok.Text(int32(id)))
+		}
+		return grammar.NewCompiler(v, grammar.Config{})
+	})}
+}
+
+// Compile implements scheduler.Grammars.
+func (g grammars) Compile(ctx context.Context, r request.Grammar) (scheduler.Grammar, error) {
+	c, err := g.compiler()
+	if err != nil {
+		return nil, err
+	}
+	kind := map[request.GrammarKind]grammar.Kind{
+		request.GrammarJSONSchema: grammar.JSONSchema, request.GrammarRegex: grammar.Regex,
+	}[r.Kind]
+	if kind == "" {
+		return nil, fmt.Errorf("grammar kind is %q: use %s or %s", r.Kind, request.GrammarJSONSchema, request.GrammarRegex)
+	}
+	compiled, err := c.Compile(ctx, grammar.Spec{Kind: kind, Source: r.Source})
+	if err != nil {
+		return nil, err
+	}
+	return compiledGrammar{compiled}, nil
+}
+
+// compiledGrammar is a scheduler.Grammar.
+type compiledGrammar struct{ *grammar.Grammar }
+
+func (g compiledGrammar) Matcher() scheduler.Matcher { return g.Grammar.Matcher() }
