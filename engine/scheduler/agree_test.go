@@ -295,12 +295,13 @@ func TestRanksAgree(t *testing.T) {
 					}
 				}
 				for i, sinks := range all {
-					for _, sink := range sinks {
+					for side, sink := range sinks {
 						select {
 						case <-sink.ended:
 						case <-time.After(patience):
 							t.Fatal("a request never ended")
 						}
+						sink.checkLogprobs(t, reqs[i], roles[side])
 					}
 					last := sinks[len(sinks)-1]
 					want := expected(reqs[i], 1<<20)

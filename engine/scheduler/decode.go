@@ -142,6 +142,7 @@ func (s *Scheduler) retract(q *sequence) {
 	s.digest.note(notedRetraction, uint64(q.arrival))
 	s.releasePages(q)
 	q.computed, q.launched = 0, 0
+	q.logprobs.again()
 	q.retractions++
 	s.becomeRetracted(q)
 }

@@ -16,6 +16,7 @@
 //	agree.go      what ranks of a world share and compare: input (encode.go), digest.go, transfer states
 //	launch.go     steps in flight: launched, computed by the executor's goroutine, taken in order
 //	result.go     tokens, finishes, hand-overs; the only place that ends a request
+//	grammar.go    the grammar queue; logprobs.go: logprobs on their way
 //	stop.go       when a token ends its request
 //	observe.go    reports; load.go: the load at any moment
 //

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/sluice-dev/sluice/engine/disagg"
 	"github.com/sluice-dev/sluice/engine/ledger"
 	"github.com/sluice-dev/sluice/engine/request"
@@ -85,6 +87,12 @@ func (x *tape) Execute(ctx context.Context, rows []Row, layerDone func(int)) ([]
 	for i, r := range rows {
 		if r.Sample {
 			out[i].Token = masked(nextToken(x.read(r.Pages, r.Start+len(r.Tokens)), r.Seed, r.Index), r.Mask)
+			out[i].Logprob = -float32(r.Start + len(r.Tokens))
+		}
+	}
+	for i, r := range rows {
+		if r.Logprobs != nil {
+			out[i].Logprobs = testLogprobs(r, out[i].Token)
 		}
 	}
 	if x.calls++; x.calls == x.wrongAt {
@@ -94,6 +102,61 @@ func (x *tape) Execute(ctx context.Context, rows []Row, layerDone func(int)) ([]
 	}
 	x.previous = out
 	return out, nil
+}
+
+// testLogprobs tells of each position the negative of it, and as many others as are wanted.
+func testLogprobs(r Row, token int32) *Logprobs {
+	at := func(position int, token int32) request.TokenLogprobs {
+		l := request.TokenLogprobs{TokenLogprob: request.TokenLogprob{Token: token, Logprob: -float32(position)}}
+		for i := range r.Logprobs.Top {
+			l.Top = append(l.Top, request.TokenLogprob{Token: int32(position + i)})
+		}
+		return l
+	}
+	l := &Logprobs{}
+	end := r.Start + len(r.Tokens)
+	if from := r.Logprobs.PromptFrom; from > 0 {
+		for position := max(from, r.Start+1); position <= min(end, r.PromptTokens-1); position++ {
+			l.Prompt = append(l.Prompt, at(position, r.History[position]))
+		}
+	}
+	if r.Sample {
+		l.Sampled = new(at(end, token))
+	}
+	return l
+}
+
+// checkLogprobs verifies that a sink got what its request wants, each position once and in order. On prefill and decode
+// ranks the prompt's come from the former.
+func (s *inboxSink) checkLogprobs(t testing.TB, r *request.Request, role Role) {
+	t.Helper()
+	var want []request.TokenLogprobs
+	row := Row{Logprobs: r.Logprobs, History: r.PromptIDs, PromptTokens: len(r.PromptIDs), Tokens: r.PromptIDs}
+	if r.Logprobs != nil && role != Decode {
+		row.Logprobs = new(*r.Logprobs)
+		want = testLogprobs(row, 0).Prompt
+	}
+	got := s.prompt
+	if len(s.tokens) == 0 { // it ended before its prompt was computed
+		want = want[:min(len(want), len(got))]
+	}
+	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("request %s: logprobs of the prompt (-want +got):\n%s", r.RID, diff)
+	}
+	want = nil
+	for i, token := range s.tokens {
+		if r.Logprobs == nil {
+			break
+		}
+		l := *testLogprobs(Row{Logprobs: r.Logprobs, Start: len(r.PromptIDs) + i, Sample: true}, token).Sampled
+		if role == Decode && i == 0 {
+			l.Top = nil // what a prefill rank hands over
+		}
+		want = append(want, l)
+	}
+	if diff := cmp.Diff(want, s.logprobs, cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("request %s: logprobs of the answer (-want +got):\n%s", r.RID, diff)
+	}
 }
 
 // read gives the first n tokens through a page table.
@@ -170,12 +233,13 @@ func (d letters) Decode(ids []int32, _ bool) string {
 
 // inboxSink records the pieces of one request and refuses what the contract forbids.
 type inboxSink struct {
-	mu      sync.Mutex
-	tokens  []int32
-	finish  *request.Finish
-	cached  int
-	onPiece func(request.Output)
-	ended   chan struct{} // closed at the Finish
+	mu               sync.Mutex
+	tokens           []int32
+	logprobs, prompt []request.TokenLogprobs
+	finish           *request.Finish
+	cached           int
+	onPiece          func(request.Output)
+	ended            chan struct{} // closed at the Finish
 }
 
 func newSink() *inboxSink { return &inboxSink{ended: make(chan struct{})} }
@@ -186,7 +250,14 @@ func (s *inboxSink) Put(o request.Output) {
 	if s.finish != nil {
 		panic("a piece after the finish of " + o.RID)
 	}
+	if len(o.PromptLogprobs) > 0 && len(s.tokens) > 0 {
+		panic("logprobs of the prompt after a token of " + o.RID)
+	}
+	if len(o.Logprobs) > 0 && len(o.Logprobs) != len(o.TokenIDs) {
+		panic(fmt.Sprintf("request %s: %d tokens with %d logprobs", o.RID, len(o.TokenIDs), len(o.Logprobs)))
+	}
 	s.tokens = append(s.tokens, o.TokenIDs...)
+	s.logprobs, s.prompt = append(s.logprobs, o.Logprobs...), append(s.prompt, o.PromptLogprobs...)
 	if o.CompletionTokens != len(s.tokens) {
 		panic(fmt.Sprintf("request %s: %d tokens came, completion tokens are %d", o.RID, len(s.tokens), o.CompletionTokens))
 	}

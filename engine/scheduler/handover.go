@@ -138,6 +138,8 @@ func (s *Scheduler) arrive(q *sequence) {
 	q.first = first
 	q.seed = first.Seed
 	q.tokens = append(q.tokens, first.Token)
+	q.logprobs.takeToken(Sampled{Token: first.Token, Logprob: first.Logprob})
+	q.logprobs.dropPrompt()
 	q.computed, q.launched = q.prompt, q.prompt
 	s.becomeWaiting(q)
 }

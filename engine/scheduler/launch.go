@@ -128,7 +128,7 @@ func (s *Scheduler) launch(b batch) {
 			Index:        q.generated() + q.future,
 			History:      q.tokens[:len(q.tokens):len(q.tokens)],
 			PromptTokens: q.prompt,
-			Logprobs:     q.req.Logprobs,
+			Logprobs:     q.logprobs.want,
 		}
 		if q.launched < len(q.tokens) {
 			row.Tokens = q.tokens[q.launched : q.launched+i.n]

@@ -139,6 +139,12 @@ func randomRequests(rng *rand.Rand, n, maxPrompt, maxNew int) []*request.Request
 				MaxNewTokens: 1 + rng.IntN(maxNew), Seed: new(rng.Int64()), IgnoreEOS: rng.IntN(2) == 0,
 			},
 		}
+		if n := len(reqs[i].PromptIDs); rng.IntN(3) == 0 {
+			reqs[i].Logprobs = &request.WantLogprobs{Top: rng.IntN(3)}
+			if n > 1 {
+				reqs[i].Logprobs.PromptFrom = rng.IntN(n)
+			}
+		}
 		if rng.IntN(6) == 0 {
 			reqs[i].Grammar = &request.Grammar{Source: fmt.Sprint(1+rng.IntN(9), 14+rng.IntN(20))}
 		}
@@ -191,6 +197,7 @@ func compareWithAlone(t *testing.T, r *replica, reqs []*request.Request) {
 		if diff := cmp.Diff(expected(reqs[i], 1<<20), sink.tokens); diff != "" {
 			t.Errorf("request %d, finish %v (-alone +here):\n%s", i, sink.finish, diff)
 		}
+		sink.checkLogprobs(t, reqs[i], r.scheds[len(r.scheds)-1].cfg.Role)
 	}
 	r.end()
 }
@@ -266,8 +273,9 @@ func TestStorm(t *testing.T) {
 					}
 				}
 				for i, sinks := range all {
-					for _, sink := range sinks {
+					for side, sink := range sinks {
 						r.wait(sink)
+						sink.checkLogprobs(t, reqs[i], roles[side])
 					}
 					last := sinks[len(sinks)-1]
 					want := expected(reqs[i], 1<<20)

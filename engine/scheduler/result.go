@@ -19,12 +19,14 @@ func (s *Scheduler) process(st *launched) {
 			continue
 		}
 		q.computed += i.n
+		q.logprobs.takePrompt(st.sampled[at].Logprobs, q.computed, q.prompt)
 		if !i.sample {
 			s.lapChunk(q)
 			continue
 		}
 		q.future--
 		q.tokens = append(q.tokens, st.sampled[at].Token)
+		q.logprobs.takeToken(st.sampled[at])
 		s.digest.note(notedToken, uint64(q.arrival), uint64(uint32(st.sampled[at].Token)))
 		switch {
 		case i.decode:
@@ -87,9 +89,12 @@ type told struct {
 func (s *Scheduler) tell(q *sequence, f *request.Finish) {
 	from, to := q.prompt+q.delivered, len(q.tokens)
 	q.delivered = q.generated()
+	answer, prompt := q.logprobs.deliver()
 	s.told = append(s.told, told{q.sink, request.Output{
 		RID:              q.req.RID,
 		TokenIDs:         q.tokens[from:to:to],
+		Logprobs:         answer,
+		PromptLogprobs:   prompt,
 		PromptTokens:     q.prompt,
 		CachedTokens:     q.first.CachedTokens,
 		CompletionTokens: q.generated(),

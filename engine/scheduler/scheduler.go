@@ -168,7 +168,7 @@ func (s *Scheduler) receive(m submitMsg) {
 	s.arrivals++
 	q := &sequence{
 		req: m.req, sink: m.sink, arrival: s.arrivals, urgency: s.cfg.Priorities.urgency(m.req.Priority),
-		prompt: len(m.req.PromptIDs),
+		prompt: len(m.req.PromptIDs), logprobs: newLogprobs(m.req.Logprobs),
 		tokens: append(make([]int32, 0, len(m.req.PromptIDs)+min(max(m.req.Sampling.MaxNewTokens, 1), 256)), m.req.PromptIDs...),
 	}
 	q.timeline.Start(s.deps.Clock, s.cfg.Role.form())

@@ -50,6 +50,8 @@ type sequence struct {
 
 	seed uint64
 
+	logprobs logprobs
+
 	compilation *compilation // in compiling
 	matcher     Matcher      // has accepted the answer; nil without a grammar
 	mask        []uint64     // which tokens may follow; not changed while a step in flight has q
