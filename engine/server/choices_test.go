@@ -55,9 +55,9 @@ func TestChoices(t *testing.T) {
 		},
 		{
 			name: "generate", reason: "a list, also for one prompt", path: "/generate", body: `{"input_ids":[1],"sampling_params":{"n":2},"rid":"a"}`,
-			want: `[{"text":"0","output_ids":[48],"meta_info":{"id":"a_0","finish_reason":{"type":"length","length":1},"prompt_tokens":1,"completion_tokens":1,"cached_tokens":1,
+			want: `[{"text":"0","output_ids":[48],"meta_info":{"id":"a_0","finish_reason":{"type":"length","length":1},"prompt_tokens":1,"completion_tokens":1,"reasoning_tokens":0,"cached_tokens":1,
 			"cached_tokens_details":{"device":1,"host":0},"num_retractions":2,"weight_version":"default","dp_rank":null,"e2e_latency":0}},
-			{"text":"1","output_ids":[49],"meta_info":{"id":"a_1","finish_reason":{"type":"length","length":1},"prompt_tokens":1,"completion_tokens":1,"cached_tokens":1,
+			{"text":"1","output_ids":[49],"meta_info":{"id":"a_1","finish_reason":{"type":"length","length":1},"prompt_tokens":1,"completion_tokens":1,"reasoning_tokens":0,"cached_tokens":1,
 			"cached_tokens_details":{"device":1,"host":0},"num_retractions":2,"weight_version":"default","dp_rank":null,"e2e_latency":0}}]`,
 		},
 	} {

@@ -25,6 +25,7 @@ type metaInfo struct {
 	FinishReason        any           `json:"finish_reason"` // null while the sequence lives
 	PromptTokens        int           `json:"prompt_tokens"`
 	CompletionTokens    int           `json:"completion_tokens"`
+	ReasoningTokens     int           `json:"reasoning_tokens"` // always 0: answers are not searched for reasoning
 	CachedTokens        int           `json:"cached_tokens"`
 	CachedTokensDetails cachedDetails `json:"cached_tokens_details"`
 	NumRetractions      int           `json:"num_retractions"`
@@ -37,6 +38,7 @@ type metaInfo struct {
 	PrefillFinishedTime    *float64 `json:"prefill_finished_time,omitempty"`
 	RequestReceivedTime    *float64 `json:"request_received_ts,omitempty"`
 	DispatchFinishTime     *float64 `json:"api_server_dispatch_finish_ts,omitempty"`
+	ResponseSentTime       *float64 `json:"response_sent_to_client_ts,omitempty"`
 	RequestFinishedTime    *float64 `json:"request_finished_ts,omitempty"`
 	FirstTokenLatency      *float64 `json:"first_token_latency,omitempty"`
 	DecodeTokensThroughput *float64 `json:"decode_throughput,omitempty"` // tokens per second
@@ -313,6 +315,7 @@ func (s *Server) addTimes(m *metaInfo, q *sequence, finish *request.Finish) {
 	}
 	m.RequestReceivedTime = wall(q.timeline.Started(), true)
 	m.DispatchFinishTime = wall(q.timeline.At(ledger.StageAwaitOutput))
+	m.ResponseSentTime = wall(s.clock.Now(), true)
 	m.RequestFinishedTime = wall(q.timeline.Finished())
 	m.QueueTime = secondsOf(finish.QueueNanos)
 	if finish.ForwardEntryWallNanos > 0 {

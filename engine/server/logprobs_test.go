@@ -98,14 +98,14 @@ data: [DONE]`,
 		{
 			name: "generate", reason: "the answer's tokens alone by default, without their text", pieces: []string{"x"}, finish: length(),
 			path: "/generate", body: `{"input_ids":[1,2],"rid":"a","return_logprob":true}`,
-			want: `{"text":"x","output_ids":[120],"meta_info":{"id":"a","finish_reason":{"type":"length","length":1},"prompt_tokens":2,"completion_tokens":1,"cached_tokens":1,
+			want: `{"text":"x","output_ids":[120],"meta_info":{"id":"a","finish_reason":{"type":"length","length":1},"prompt_tokens":2,"completion_tokens":1,"reasoning_tokens":0,"cached_tokens":1,
 			"cached_tokens_details":{"device":1,"host":0},"num_retractions":2,"weight_version":"default","dp_rank":null,"e2e_latency":0,
 			"input_token_logprobs":[],"output_token_logprobs":[[-15,120,null]],"output_token_logprobs_length":1}}`,
 		},
 		{
 			name: "generate with all", reason: "the prompt from a position on, the likeliest, the asked, and texts", pieces: []string{"x"}, finish: length(),
 			path: "/generate", body: `{"input_ids":[[7,104,105]],"rid":"a","return_logprob":[true],"logprob_start_len":1,"top_logprobs_num":2,"token_ids_logprob":[65],"return_text_in_logprobs":true}`,
-			want: `[{"text":"x","output_ids":[120],"meta_info":{"id":"a","finish_reason":{"type":"length","length":1},"prompt_tokens":3,"completion_tokens":1,"cached_tokens":1,
+			want: `[{"text":"x","output_ids":[120],"meta_info":{"id":"a","finish_reason":{"type":"length","length":1},"prompt_tokens":3,"completion_tokens":1,"reasoning_tokens":0,"cached_tokens":1,
 			"cached_tokens_details":{"device":1,"host":0},"num_retractions":2,"weight_version":"default","dp_rank":null,"e2e_latency":0,
 			"input_token_logprobs":[[null,104,"h"],[-13.125,105,"i"]],"output_token_logprobs":[[-15,120,"x"]],"output_token_logprobs_length":1,
 			"input_top_logprobs":[null,[[-1,105,"i"],[-2,106,"j"]]],"output_top_logprobs":[[[-1,120,"x"],[-2,121,"y"]]],
@@ -114,9 +114,9 @@ data: [DONE]`,
 		{
 			name: "generate stream", reason: "chunks repeat what came before", pieces: []string{"x", "y"}, finish: length(),
 			path: "/generate", body: `{"input_ids":[1],"rid":"a","return_logprob":true,"stream":true}`,
-			want: `data: {"text":"x","output_ids":[120],"meta_info":{"id":"a","finish_reason":null,"prompt_tokens":1,"completion_tokens":1,"cached_tokens":1,"cached_tokens_details":{"device":1,"host":0},"num_retractions":2,"weight_version":"default","dp_rank":null,"input_token_logprobs":[],"output_token_logprobs":[[-15,120,null]],"output_token_logprobs_length":1}}
+			want: `data: {"text":"x","output_ids":[120],"meta_info":{"id":"a","finish_reason":null,"prompt_tokens":1,"completion_tokens":1,"reasoning_tokens":0,"cached_tokens":1,"cached_tokens_details":{"device":1,"host":0},"num_retractions":2,"weight_version":"default","dp_rank":null,"input_token_logprobs":[],"output_token_logprobs":[[-15,120,null]],"output_token_logprobs_length":1}}
 
-data: {"text":"xy","output_ids":[120,121],"meta_info":{"id":"a","finish_reason":{"type":"length","length":2},"prompt_tokens":1,"completion_tokens":2,"cached_tokens":1,"cached_tokens_details":{"device":1,"host":0},"num_retractions":2,"weight_version":"default","dp_rank":null,"e2e_latency":0,"input_token_logprobs":[],"output_token_logprobs":[[-15,120,null],[-15.125,121,null]],"output_token_logprobs_length":2}}
+data: {"text":"xy","output_ids":[120,121],"meta_info":{"id":"a","finish_reason":{"type":"length","length":2},"prompt_tokens":1,"completion_tokens":2,"reasoning_tokens":0,"cached_tokens":1,"cached_tokens_details":{"device":1,"host":0},"num_retractions":2,"weight_version":"default","dp_rank":null,"e2e_latency":0,"input_token_logprobs":[],"output_token_logprobs":[[-15,120,null],[-15.125,121,null]],"output_token_logprobs_length":2}}
 
 data: [DONE]`,
 		},
