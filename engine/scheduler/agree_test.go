@@ -142,7 +142,7 @@ func newWorld(t *testing.T, n int, change func(role, rank int, x *tape), cfgs ..
 			own := cfg
 			own.KVBytes = int64(rank) // a rank's own, and decides nothing
 			s, err := New(own, Deps{
-				Executor: x, Clock: ledger.System(), Reporter: newRecorder(), Decoder: letters{}, Log: quiet(),
+				Executor: stage{x}, Clock: ledger.System(), Reporter: newRecorder(), Decoder: letters{}, Log: quiet(),
 				Sender: wireSender{w.wires[rank]}, Receiver: wireReceiver{w.wires[rank]}, Grammars: testGrammars{}, Peers: memoryPeers{link, rank},
 			})
 			if err != nil {
@@ -237,7 +237,7 @@ func TestRanksAgree(t *testing.T) {
 				for _, role := range roles {
 					cfg := testConfig(role, 1+rng.IntN(20), 200+rng.IntN(200))
 					cfg.ChunkTokens, cfg.MaxRunning, cfg.TestRetractSteps = rng.IntN(40), 1+rng.IntN(10), rng.IntN(6)
-					cfg.Overlap = rng.IntN(2) == 0
+					cfg.Overlap, cfg.Stages = rng.IntN(2) == 0, rng.IntN(4)
 					if len(cfgs) > 0 {
 						cfg.PageSize = cfgs[0].PageSize
 					}

@@ -21,7 +21,9 @@ func (s *Scheduler) pickDecode() batch {
 			}
 		}
 	}
-	items = s.microBatch(items)
+	if s.cfg.Stages > 1 {
+		items = s.microBatch(items)
+	}
 	s.scratch.items = items
 	if len(items) == 0 {
 		return batch{}
@@ -60,10 +62,6 @@ func (s *Scheduler) nextToken(q *sequence) readiness {
 
 // foresees reports whether q's next step can be launched before its newest token is known: a grammar has to know it first.
 func (s *Scheduler) foresees(q *sequence) bool { return q.matcher == nil }
-
-// microBatch leaves of items so many that each pipeline stage gets a fair part of what runs, those first whose last step
-// is longest ago.
-func (s *Scheduler) microBatch(items []item) []item { return items }
 
 // makeRoom gives every sequence of a batch that decodes the page that its token needs. When there are too few, sequences are
 // retracted until the rest fits; what remains is the batch. No sequence is retracted while steps are in flight: then the

@@ -89,7 +89,7 @@ func (s *Scheduler) execute(ctx context.Context, st *launched) {
 		}
 	}
 	st.started = s.deps.Clock.Now()
-	if stage, ok := s.deps.Executor.(Stage); ok {
+	if stage, ok := s.deps.Executor.(Stage); ok && s.cfg.Stages > 1 {
 		st.tokens, st.err = stage.Begin(ctx, st.rows, layerDone)
 	} else {
 		st.sampled, st.err = s.deps.Executor.Execute(ctx, st.rows, layerDone)

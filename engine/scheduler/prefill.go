@@ -16,7 +16,7 @@ func (s *Scheduler) pickPrefill(beside decodes) (_ batch, await bool) {
 		chunk = math.MaxInt
 	}
 	b := budget{
-		slots:       s.cfg.MaxRunning - len(s.in[stateRunning]) - len(s.in[statePrefilling]),
+		slots:       min(s.cfg.MaxRunning-len(s.in[stateRunning])-len(s.in[statePrefilling]), s.cfg.share(s.cfg.MaxRunning)),
 		inputTokens: s.cfg.MaxPrefillTokens - beside.tokens,
 		chunkTokens: chunk - beside.tokens,
 		kvTokens:    s.kvTokens(),

@@ -42,7 +42,7 @@ func newReplica(t testing.TB, cfgs ...Config) *replica {
 	for _, cfg := range cfgs {
 		x, said := newTape(cfg.PageSize), newRecorder()
 		s, err := New(cfg, Deps{
-			Executor: x, Clock: ledger.System(), Reporter: said, Decoder: letters{}, Log: quiet(),
+			Executor: stage{x}, Clock: ledger.System(), Reporter: said, Decoder: letters{}, Log: quiet(),
 			Sender: wireSender{r.wire}, Receiver: wireReceiver{r.wire}, Grammars: testGrammars{},
 		})
 		if err != nil {
@@ -164,20 +164,20 @@ func TestSameTokensUnderEveryConfiguration(t *testing.T) {
 		for _, pageSize := range []int{1, 16, 64} {
 			for _, chunk := range []int{0, 7, -7} { // negative: mixed with decodes
 				for _, running := range []int{1, 5} {
-					for i, p := range slices.Concat(pressures, pressures) {
-						overlap := i >= len(pressures)
-						name := fmt.Sprintf("%v page %d chunk %d running %d %s overlap %t", roles, pageSize, chunk, running, p.name, overlap)
+					for i, p := range slices.Concat(pressures, pressures, pressures) {
+						way := i / len(pressures)
+						name := fmt.Sprintf("%v page %d chunk %d running %d %s %s", roles, pageSize, chunk, running, p.name, []string{"alone", "overlap", "stages"}[way])
 						t.Run(name, func(t *testing.T) {
 							t.Parallel()
 							var cfgs []Config
 							for _, role := range roles {
 								cfg := testConfig(role, pageSize, p.capacity)
-								cfg.Overlap = overlap
+								cfg.Overlap, cfg.Stages = way == 1, way/2*3
 								cfg.MaxRunning, cfg.ChunkTokens, cfg.TestRetractSteps, cfg.MaxPrefillTokens = running, max(chunk, -chunk), p.retract, 150
 								cfg.MixedChunk = chunk < 0
 								cfgs = append(cfgs, cfg)
 							}
-							compareWithAlone(t, newReplica(t, cfgs...), randomRequests(rand.New(rand.NewPCG(seed, 1)), 20, 100, 40))
+							compareWithAlone(t, newReplica(t, cfgs...), randomRequests(rand.New(rand.NewPCG(seed, 1)), 12, 100, 40))
 						})
 					}
 				}
@@ -216,7 +216,7 @@ func TestStorm(t *testing.T) {
 					cfg := testConfig(role, 1+rng.IntN(20), 200+rng.IntN(200))
 					cfg.ChunkTokens, cfg.MaxRunning, cfg.TestRetractSteps = rng.IntN(40), 1+rng.IntN(10), rng.IntN(6)
 					cfg.MaxQueued = rng.IntN(2) * 60
-					cfg.Overlap = rng.IntN(2) == 0
+					cfg.Overlap, cfg.Stages = rng.IntN(2) == 0, rng.IntN(5)
 					randomPolicies(rng, &cfg)
 					if len(cfgs) > 0 {
 						cfg.PageSize = cfgs[0].PageSize
