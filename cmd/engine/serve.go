@@ -33,6 +33,7 @@ SIGTERM drains: health checks fail at once, requests are taken for --drain-accep
 			if !c.Flags().Changed("random-seed") {
 				cfg.Rank.Seed = rand.Uint64()
 			}
+			cfg.Args = shownArgs(c.Flags())
 			log := slog.New(slog.NewTextHandler(c.ErrOrStderr(), &slog.HandlerOptions{Level: level(cfg.Rank.LogLevel)}))
 			return server.Serve(c.Context(), cfg, server.Runtime{Log: log, StartRank: startRank})
 		},

@@ -46,6 +46,9 @@ type Config struct {
 
 	BootstrapPort int // --disaggregation-bootstrap-port; 0: a free one
 
+	// Args are the flags by SGLang's names, as /server_info shows them; without the keys. Nil: it shows what it knows itself.
+	Args map[string]any
+
 	// Rank is what the rank process gets. Its model directory, names, metrics and disaggregation addresses are filled in
 	// from the fields above.
 	Rank rank.Config

@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -198,6 +199,33 @@ func TestRequestLogLevels(t *testing.T) {
 		if level, on := b.requests.level(); on != tc.on || level != tc.level {
 			t.Errorf("after %s: on %t, level %d", tc.body, on, level)
 		}
+	}
+}
+
+// TestServerInfo: flags that the server does not know are shown as they are, and what it has resolved wins.
+func TestServerInfo(t *testing.T) {
+	b := newBench(t, func(c *Config, _ *scriptedRank) {
+		c.Args = map[string]any{"tp_size": 2, "schedule_policy": "lpm", "page_size": 4}
+		c.APIKey, c.AdminAPIKey = "secret", "secret"
+	})
+	r := b.call(http.MethodGet, "/server_info", "", "Authorization", "Bearer secret")
+	var got map[string]any
+	if err := json.Unmarshal(r.Body.Bytes(), &got); err != nil || r.Code != http.StatusOK {
+		t.Fatalf("status %d: %v", r.Code, err)
+	}
+	for name, want := range map[string]any{
+		"tp_size": 2.0, "pp_size": 1.0, "dp_size": 1.0, "schedule_policy": "lpm", "page_size": 16.0, "status": "serving", "served_model_name": "tiny",
+		"internal_states": []any{map[string]any{
+			"last_gen_throughput": 0.0, "effective_max_running_requests_per_dp": 8.0, "kv_cache_dtype": "float32", "pid": 4711.0,
+			"memory_usage": map[string]any{"weight": 1.0, "kvcache": 0.5, "graph": 0.0, "token_capacity": 96.0},
+		}},
+	} {
+		if diff := cmp.Diff(want, got[name]); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", name, diff)
+		}
+	}
+	if strings.Contains(r.Body.String(), "secret") {
+		t.Errorf("a key is shown: %s", r.Body)
 	}
 }
 

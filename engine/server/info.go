@@ -1,6 +1,8 @@
 package server
 
 import (
+	"encoding/json"
+	"maps"
 	"net/http"
 	"runtime"
 
@@ -30,9 +32,6 @@ type serverArgs struct {
 	DecodeLogInterval          int               `json:"decode_log_interval"`
 	DisaggregationMode         string            `json:"disaggregation_mode"`
 	DisaggregationPort         int               `json:"disaggregation_bootstrap_port"`
-	TPSize                     int               `json:"tp_size"`
-	PPSize                     int               `json:"pp_size"`
-	DPSize                     int               `json:"dp_size"`
 	RandomSeed                 uint64            `json:"random_seed"`
 	LogLevel                   string            `json:"log_level"`
 }
@@ -76,12 +75,30 @@ func (s *Server) serverInfo(w http.ResponseWriter, r *http.Request) {
 		writeError(w, failure(http.StatusServiceUnavailable, codeEngineFailed, "ask the ranks for their load: %v", loadErr))
 		return
 	}
-	writeJSON(w, http.StatusOK, serverInfoAnswer{
+	writeJSON(w, http.StatusOK, withArgs(s.cfg.Args, serverInfoAnswer{
 		serverArgs: s.args(e.info), MaxTotalNumTokens: e.info.MaxTotalNumTokens, MaxReqInputLen: e.info.MaxPromptTokens(),
 		EngineType: s.cfg.Rank.Disagg.Mode.EngineType(), Status: s.currentPhase().String(), Version: version.Version,
 		StartupSeconds: float64(e.attached.Sub(s.started)) / 1e9,
 		InternalStates: internalStates(e.info, list),
-	})
+	}))
+}
+
+// withArgs gives an object with the fields of a value, and those of args that the value does not have.
+func withArgs(args map[string]any, value any) map[string]any {
+	all := map[string]any{"tp_size": 1, "pp_size": 1, "dp_size": 1} // unless flags say otherwise
+	maps.Copy(all, args)
+	fields := map[string]json.RawMessage{}
+	raw, err := json.Marshal(value)
+	if err == nil {
+		err = json.Unmarshal(raw, &fields)
+	}
+	if err != nil {
+		panic(err) // the value is a struct of plain fields
+	}
+	for name, field := range fields {
+		all[name] = field
+	}
+	return all
 }
 
 // internalStates gives one row for each DP rank.
@@ -107,7 +124,7 @@ func (s *Server) args(info rank.Info) serverArgs {
 		PageSize: info.PageSize, ContextLength: info.ContextLength, MaxRunningRequests: info.MaxRunningRequests,
 		MaxRunningRequestsUnderSLO: info.MaxRunningRequestsUnderSLO, MaxTotalTokens: info.MaxTotalNumTokens,
 		ChunkedPrefillSize: r.ChunkedPrefillSize, MaxPrefillTokens: r.MaxPrefillTokens, DecodeLogInterval: r.DecodeLogInterval,
-		DisaggregationMode: "null", DisaggregationPort: c.BootstrapPort, TPSize: 1, PPSize: 1, DPSize: 1, RandomSeed: r.Seed, LogLevel: r.LogLevel,
+		DisaggregationMode: "null", DisaggregationPort: c.BootstrapPort, RandomSeed: r.Seed, LogLevel: r.LogLevel,
 	}
 	if r.Disagg.Mode != rank.ModeUnified {
 		args.DisaggregationMode = string(r.Disagg.Mode)
