@@ -21,6 +21,10 @@ func policyFlags(f *pflag.FlagSet, r *rank.Config) {
 
 	f.BoolVar(&r.DisableOverlapSchedule, "disable-overlap-schedule", false, "decide a step only when the results of the one before are known, instead of while it is computed")
 
+	f.BoolVar(&r.Cache.Disable, "disable-radix-cache", false, "compute every prompt whole instead of sharing beginnings")
+	f.Var(oneOf(&r.Cache.EvictionPolicy, "lru", "lfu", "fifo", "mru", "filo", "priority"), "radix-eviction-policy", "what leaves the prefix cache first when memory is short")
+	f.BoolVar(&r.Cache.EnableOnDecode, "disaggregation-decode-enable-radix-cache", false, "refused: a decode engine has no prefix cache, the prefill engines have")
+
 	f.BoolVar(&r.Priority.Enabled, "enable-priority-scheduling", false, "serve requests in the order of their priority, higher values first")
 	f.Var(optional{&r.Priority.Default}, "default-priority-value", "priority of requests that bring none (default: they come after all others)")
 	f.BoolVar(&r.Priority.LowFirst, "schedule-low-priority-values-first", false, "lower priority values are more urgent")

@@ -85,6 +85,14 @@ func (t *Tree) Peek(key string, tokens []int32) (cached int) {
 	return t.windowed(n, n.start+agree) * t.pageSize
 }
 
+// Unlocked is the number of pages before the place that no handle locks: what Lock would take from the evictable.
+func (t *Tree) Unlocked(p Prefix) (pages int) {
+	for n := p.at; n != nil && n.parent != nil && n.locks == 0; n = n.parent {
+		pages += len(n.pages)
+	}
+	return pages
+}
+
 // Match finds the longest beginning of tokens, in whole pages, that is cached; with a window, the longest one before whose
 // end the window is cached too. The table is the tree's; the caller locks the prefix before anything may evict it.
 func (t *Tree) Match(key string, tokens []int32) (Prefix, Table) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/sluice-dev/sluice/engine/kvcache"
 	"github.com/sluice-dev/sluice/engine/scheduler"
 )
 
@@ -56,6 +57,7 @@ type Config struct {
 	DisableOverlapSchedule bool `json:"disableOverlapSchedule"`
 
 	Priority PriorityConfig `json:"priority"`
+	Cache    CacheConfig    `json:"cache"`
 
 	RequestWaitingTimeout time.Duration `json:"requestWaitingTimeout"` // in the waiting queue; 0: none
 	RequestRunningTimeout time.Duration `json:"requestRunningTimeout"` // from the first forward on; 0: none
@@ -72,6 +74,15 @@ type Config struct {
 
 	// Socket is the path of the Unix socket that the rank listens on. Start sets it.
 	Socket string `json:"socket,omitempty"`
+}
+
+// CacheConfig says how prefixes are cached. A decode rank caches none.
+type CacheConfig struct {
+	Disable        bool   `json:"disable"`        // every prompt is computed whole
+	EvictionPolicy string `json:"evictionPolicy"` // what goes first when memory is short; empty: lru
+
+	// EnableOnDecode is refused: what a decode rank receives is its own.
+	EnableOnDecode bool `json:"enableOnDecode"`
 }
 
 // PriorityConfig says what the priorities of requests do.
@@ -205,6 +216,15 @@ func (c Config) Validate() (Config, error) {
 
 // validatePolicies fills in and checks what the scheduler's policies are made of.
 func (c Config) validatePolicies(refuse func(format string, args ...any)) Config {
+	if c.Cache.EvictionPolicy == "" {
+		c.Cache.EvictionPolicy = kvcache.LRU.String()
+	}
+	if _, err := kvcache.ParsePolicy(c.Cache.EvictionPolicy); err != nil {
+		refuse("%w", err)
+	}
+	if c.Cache.EnableOnDecode {
+		refuse("a prefix cache is wanted on a decode rank, which has none: leave --disaggregation-decode-enable-radix-cache out; the prefill ranks cache")
+	}
 	if c.SchedulePolicy == "" {
 		c.SchedulePolicy = scheduler.FCFS.String()
 	}

@@ -15,7 +15,7 @@ import (
 func TestValidate(t *testing.T) {
 	full := Config{
 		ModelDir: "m", PageSize: 16, MaxRunningRequests: 256, MaxRunningRequestsUnderSLO: 256, ChunkedPrefillSize: 2048, MaxPrefillTokens: 16384,
-		DecodeLogInterval: 40, LogLevel: "info", SchedulePolicy: "fcfs", ScheduleConservativeness: 1, RetractionPolicy: "length",
+		DecodeLogInterval: 40, LogLevel: "info", Cache: CacheConfig{EvictionPolicy: "lru"}, SchedulePolicy: "fcfs", ScheduleConservativeness: 1, RetractionPolicy: "length",
 		GrammarTimeout: 300 * time.Second,
 		Disagg:         DisaggConfig{ListenHost: "127.0.0.1", AdvertiseHost: "127.0.0.1", BootstrapTimeout: 300 * time.Second, WaitingTimeout: 300 * time.Second},
 	}
@@ -46,6 +46,8 @@ func TestValidate(t *testing.T) {
 		}, want: func(c *Config) {
 			c.SchedulePolicy, c.RetractionPolicy, c.Priority.Enabled, c.ScheduleConservativeness = "lpm", "priority", true, 0.25
 		}},
+		{name: "eviction", reason: "unknown", change: func(c *Config) { c.Cache.EvictionPolicy = "rarest" }, err: `eviction policy is "rarest": use one of lru, lfu, fifo, mru, filo, priority`},
+		{name: "decode cache", reason: "there is none", change: func(c *Config) { c.Cache.EnableOnDecode = true }, err: "a prefix cache is wanted on a decode rank"},
 		{name: "policy", reason: "unknown", change: func(c *Config) { c.SchedulePolicy = "lof" }, err: `schedule policy is "lof": use fcfs or lpm`},
 		{name: "retraction", reason: "unknown", change: func(c *Config) { c.RetractionPolicy = "age" }, err: `retraction policy is "age": use length or priority`},
 		{name: "retraction by priority", reason: "there are none", change: func(c *Config) { c.RetractionPolicy = "priority" }, err: "priority scheduling is off"},

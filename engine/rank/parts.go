@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/sluice-dev/sluice/engine/disagg"
+	"github.com/sluice-dev/sluice/engine/kvcache"
 	"github.com/sluice-dev/sluice/engine/ledger"
 	"github.com/sluice-dev/sluice/engine/runner"
 	"github.com/sluice-dev/sluice/engine/scheduler"
@@ -122,7 +123,8 @@ func schedulerConfig(cfg Config, info Info) scheduler.Config {
 		role = scheduler.Decode
 	case ModeUnified:
 	}
-	policy, _ := scheduler.ParsePolicy(cfg.SchedulePolicy)                 // Validate refuses
+	policy, _ := scheduler.ParsePolicy(cfg.SchedulePolicy) // Validate refuses
+	eviction, _ := kvcache.ParsePolicy(cfg.Cache.EvictionPolicy)
 	retraction, _ := scheduler.ParseRetractionPolicy(cfg.RetractionPolicy) // other names
 	return scheduler.Config{
 		Role:               role,
@@ -137,6 +139,8 @@ func schedulerConfig(cfg Config, info Info) scheduler.Config {
 		ChunkTokens:        max(cfg.ChunkedPrefillSize, 0),
 		MaxPrefillTokens:   cfg.MaxPrefillTokens,
 		DecodeInterval:     cfg.DecodeLogInterval,
+		NoCache:            cfg.Cache.Disable,
+		Eviction:           eviction,
 		Policy:             policy,
 		Priorities: scheduler.Priorities{
 			Enabled: cfg.Priority.Enabled, LowFirst: cfg.Priority.LowFirst, Default: cfg.Priority.Default,

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 
+	"github.com/sluice-dev/sluice/engine/kvcache"
 	"github.com/sluice-dev/sluice/engine/ledger"
 	"github.com/sluice-dev/sluice/engine/scheduler/report"
 )
@@ -61,6 +62,9 @@ type Config struct {
 	ChunkTokens        int // prompt tokens of a step; 0: no chunks
 	MaxPrefillTokens   int // prompt tokens that one prefill batch admits, one request excepted
 	DecodeInterval     int // decode steps between decode reports
+
+	NoCache  bool           // there is no prefix cache; a decode role never has one
+	Eviction kvcache.Policy // of the prefix cache
 
 	Policy           Policy
 	Priorities       Priorities

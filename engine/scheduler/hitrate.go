@@ -41,9 +41,12 @@ type hitWindow struct {
 	hit, total int
 }
 
+// hitWindowNanos is the length of the window.
+const hitWindowNanos = 15_000_000_000
+
 // hitSample is what one prefill batch found.
 type hitSample struct {
-	at         int64 // clock nanoseconds
+	at         int64 // nanoseconds
 	hit, total int   // total > 0
 }
 

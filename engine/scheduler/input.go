@@ -113,6 +113,10 @@ func (s *Scheduler) flush() error {
 	if len(s.live) > 0 || len(s.held) > 0 {
 		return ErrBusy
 	}
+	if s.tree != nil {
+		s.tree.Reset()
+	}
+	s.recentHits.reset()
 	return nil
 }
 

@@ -24,6 +24,7 @@ type launched struct {
 	started, ended ledger.Instant
 	tokens         func(context.Context) ([]Sampled, error) // of a pipeline stage; else nil
 	sampled        []Sampled                                // one per item
+	found          hits                                     // what the sequences that begin with it found in the cache
 	decoded        int                                      // decode items whose sequence had not ended meanwhile
 	err            error
 }
@@ -107,6 +108,7 @@ func (s *Scheduler) launch(b batch) {
 	f.last++
 	f.newest.kind, f.newest.items = b.kind, len(b.items)
 	st.number, st.kind, st.items = f.last, b.kind, append(st.items[:0], b.items...)
+	st.found, s.admitted = s.admitted, hits{}
 	s.digest.note(notedLaunch, uint64(b.kind), uint64(len(b.items)))
 	pages := 0
 	for _, i := range b.items {

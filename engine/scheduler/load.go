@@ -53,6 +53,7 @@ func (s *Scheduler) publishLoad(now ledger.Instant) {
 		MaxRunningRequests:    s.cfg.MaxRunning,
 		TokenUsage:            round(usage, 4),
 		GenThroughput:         round(s.steps.throughput, 2),
+		CacheHitRate:          round(s.steps.hitRate, 4),
 		Utilization:           round(s.utilization(round(usage, 2)), 4),
 		TotalPrefillUncached:  s.steps.prefillTokens,
 		TotalPrefillBusyMicro: s.steps.prefillNanos / int64(time.Microsecond),
@@ -78,12 +79,12 @@ func (s *Scheduler) publishLoad(now ledger.Instant) {
 	case Unified:
 		l.NumTotalTokens += compiling + waiting
 		l.NumActiveTokens = l.NumTotalTokens
-		l.NumWaitingUncached = compiling + waiting + s.uncomputed()
+		l.NumWaitingUncached = s.uncached(stateCompiling) + s.uncached(stateWaiting) + s.uncomputed()
 	case Prefill:
 		l.Disaggregation.Mode = "prefill"
 		l.NumTotalTokens += compiling + waiting + bootstrapping
 		l.NumActiveTokens = l.NumTotalTokens
-		l.NumWaitingUncached = compiling + waiting + bootstrapping + s.uncomputed()
+		l.NumWaitingUncached = s.uncached(stateCompiling) + s.uncached(stateWaiting) + s.uncached(stateBootstrapping) + s.uncomputed()
 	case Decode:
 		l.Disaggregation.Mode = "decode"
 		l.NumTotalTokens += compiling + preallocating + retracted
@@ -101,6 +102,15 @@ func (s *Scheduler) publishLoad(now ledger.Instant) {
 	}
 	s.inbox.publish(l, s.taken, s.takenToks)
 	s.taken, s.takenToks = 0, 0
+}
+
+// uncached estimates the tokens of waiting sequences that the cache will not have, by what it had of late.
+func (s *Scheduler) uncached(st state) int {
+	n, rate := 0, s.recentHits.rate()
+	for _, q := range s.in[st] {
+		n += int(float64(len(q.tokens)) * (1 - rate))
+	}
+	return n
 }
 
 // uncomputed is the prompt tokens of sequences in prefilling that are not computed yet.

@@ -142,7 +142,7 @@ func (s *Scheduler) pick() batch {
 // check verifies the invariants of all sequences, lists and the pool.
 func (s *Scheduler) check() error {
 	n := 0
-	var tables [][]int32
+	var owned kvcache.Owned
 	for st, l := range s.in {
 		for i, q := range l {
 			if q.state != state(st) {
@@ -157,7 +157,8 @@ func (s *Scheduler) check() error {
 			if err := q.check(s.cfg.PageSize, s.flight.over); err != nil {
 				return fmt.Errorf("scheduler: %w", err)
 			}
-			tables = append(tables, q.pages)
+			owned.Pages = append(owned.Pages, q.pages[q.prefix.Pages():])
+			owned.Handles = append(owned.Handles, q.prefix)
 			n++
 		}
 	}
@@ -167,9 +168,13 @@ func (s *Scheduler) check() error {
 	heldPages := 0
 	for _, h := range s.held {
 		heldPages += len(h.pages)
+		owned.Handles = append(owned.Handles, h.prefix)
 	}
 	if st := s.pool.Stats(); st.Reserved != heldPages*s.cfg.PageSize {
 		return fmt.Errorf("scheduler: pool has %d tokens reserved, but %d pages are held", st.Reserved, heldPages)
 	}
-	return s.pool.Check(tables...)
+	if s.tree == nil {
+		return s.pool.Check(owned.Pages...)
+	}
+	return s.tree.Check(owned)
 }

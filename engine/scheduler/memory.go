@@ -3,15 +3,18 @@ package scheduler
 import (
 	"fmt"
 	"slices"
+
+	"github.com/sluice-dev/sluice/engine/kvcache"
 )
 
 // What a sequence gets and gives back. Nothing else calls the pool's Alloc, Free, Hold and Release.
 
-// held are pages of a sequence that has ended or was retracted, which somebody may still touch.
+// held are pages that a sequence has given back, which somebody may still touch.
 type held struct {
-	pages []int32
-	hand  *handoff // until it is settled; nil: there is none
-	step  int64    // and until this step is over
+	pages  []int32        // its own
+	prefix kvcache.Handle // pages of the cache
+	hand   *handoff       // until it is settled; nil: there is none
+	step   int64          // and until this step is over
 }
 
 // roomTokens is what the next allocations can get.
@@ -23,8 +26,11 @@ func (s *Scheduler) pagesFor(q *sequence, n int) int { return max(s.pool.Pages(n
 // allocate gives q the pages that it lacks to hold its first n tokens. The caller has made sure that there are so many.
 func (s *Scheduler) allocate(q *sequence, n int) {
 	var ok bool
-	before := len(q.pages)
-	if q.pages, ok = s.pool.Alloc(q.pages, s.pagesFor(q, n)); !ok {
+	before, lack := len(q.pages), s.pagesFor(q, n)
+	if s.tree != nil {
+		s.tree.Evict(lack - s.pool.Stats().Available/s.cfg.PageSize)
+	}
+	if q.pages, ok = s.pool.Alloc(q.pages, lack); !ok {
 		panic(fmt.Sprintf("scheduler: request %s has no pages for %d tokens after the memory check: it has %d, and %d tokens are free",
 			q.req.RID, n, len(q.pages), s.pool.Stats().Available))
 	}
@@ -33,20 +39,32 @@ func (s *Scheduler) allocate(q *sequence, n int) {
 }
 
 // releasePages gives a sequence's pages back, or holds them until its transfer is settled and the steps that it is in are
-// over.
+// over. What is computed of it stays in the cache.
 func (s *Scheduler) releasePages(q *sequence) {
 	if len(q.pages) == 0 {
 		return
 	}
 	s.digest.note(notedRelease, uint64(q.arrival))
-	h := held{pages: q.pages, hand: q.hand, step: q.step}
-	if s.settled(h) {
-		s.pool.Free(q.pages)
-	} else {
-		s.pool.Hold(q.pages)
+	s.store(q)
+	s.giveBack(held{pages: q.pages[q.prefix.Pages():], prefix: q.prefix, hand: q.hand, step: q.step})
+	q.pages, q.prefix = nil, kvcache.Handle{}
+}
+
+// giveBack frees pages and unlocks those of the cache, now or once nobody touches them any more.
+func (s *Scheduler) giveBack(h held) {
+	if !s.settled(h) {
+		s.pool.Hold(h.pages)
 		s.held = append(s.held, h)
+		return
 	}
-	q.pages = nil
+	s.pool.Free(h.pages)
+	s.unlock(&h.prefix)
+}
+
+func (s *Scheduler) unlock(h *kvcache.Handle) {
+	if s.tree != nil {
+		s.tree.Unlock(h)
+	}
 }
 
 func (s *Scheduler) settled(h held) bool {
@@ -68,6 +86,7 @@ func (s *Scheduler) settleHeld() {
 			return false
 		}
 		s.pool.Release(h.pages)
+		s.unlock(&h.prefix)
 		return true
 	})
 }

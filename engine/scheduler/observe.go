@@ -60,7 +60,7 @@ func (s *Scheduler) lapChunk(q *sequence) {
 
 // report tells what a step did: after every batch with chunks, and after every DecodeInterval batches with decodes.
 func (s *Scheduler) report(st *launched) {
-	s.deps.Reporter.RealtimeTokens(promptTokens(st.items), 0, st.decoded)
+	s.deps.Reporter.RealtimeTokens(promptTokens(st.items), st.found.hit, st.decoded)
 	if st.kind.prefills() {
 		if st.ended.Sub(s.steps.lastDecode) > int64(throughputAge) {
 			s.steps.throughput = 0
@@ -127,6 +127,7 @@ func (s *Scheduler) snapshot(kind report.Kind) report.Snapshot {
 		MaxTotalNumTokens: st.Capacity,
 		FullUsage:         float64(st.Unavailable()) / float64(st.Capacity),
 		GenThroughput:     s.steps.throughput,
+		CacheHitRate:      s.steps.hitRate,
 
 		NumPrefillBootstrapQueueReqs: s.count(stateBootstrapping),
 		NumPrefillInflightQueueReqs:  s.count(stateInflight),

@@ -32,9 +32,9 @@ func TestObservations(t *testing.T) {
 	}{
 		{name: "unified", reason: "13 prompt tokens in chunks of 5: two laps, the rest belongs to the forward", roles: []Role{Unified},
 			want: []seen{{Stages: map[ledger.Stage]int{ledger.StageRequestProcess: 1, ledger.StagePrefillForward: 1, ledger.StageChunkedPrefill: 2}, Queue: 1, Realtime: [3]int{13, 0, 5}}}},
-		{name: "retracted", reason: "the second pass is no second sample; its tokens count again", roles: []Role{Unified},
+		{name: "retracted", reason: "the second pass is no second sample; what it finds in the cache is not computed again", roles: []Role{Unified},
 			change: func(c *Config) { c.TestRetractSteps = 3 },
-			want:   []seen{{Stages: map[ledger.Stage]int{ledger.StageRequestProcess: 1, ledger.StagePrefillForward: 1, ledger.StageChunkedPrefill: 5}, Queue: 1, Realtime: [3]int{29, 0, 4}}}},
+			want:   []seen{{Stages: map[ledger.Stage]int{ledger.StageRequestProcess: 1, ledger.StagePrefillForward: 1, ledger.StageChunkedPrefill: 2}, Queue: 1, Realtime: [3]int{17, 12, 4}}}},
 		{name: "silent", reason: "a health check is not counted", roles: []Role{Unified}, silent: true, want: []seen{{Realtime: [3]int{13, 0, 5}}}},
 		{name: "pair", reason: "each half has its stages", roles: []Role{Prefill, Decode},
 			want: []seen{

@@ -3,8 +3,8 @@ package scheduler
 import "math"
 
 // pickPrefill continues the prompts that are partly computed and admits waiting sequences within the budget, in the order of
-// the queue. Admitted ones get pages for all their tokens at once, so a prompt that has begun never waits for
-// memory.
+// the queue. Admitted ones begin with what the prefix cache has of them and get pages for the rest of their tokens at once,
+// so a prompt that has begun never waits for memory.
 //
 // With await nothing is to be launched until the results in flight are taken: a request waits that will preempt others
 // then. What was admitted has its pages and is picked after that.
@@ -30,7 +30,8 @@ func (s *Scheduler) pickPrefill(beside decodes) (_ batch, await bool) {
 		}
 	}
 	for _, q := range s.queue() {
-		w := want{tokens: len(q.tokens), poolTokens: s.pagesFor(q, len(q.tokens)) * s.cfg.PageSize, growth: s.growth(q)}
+		f := s.find(q)
+		w := s.want(q, f)
 		n, ok := b.take(w)
 		if !ok {
 			switch s.preempt(q, w, &b) {
@@ -44,6 +45,7 @@ func (s *Scheduler) pickPrefill(beside decodes) (_ batch, await bool) {
 		if !ok {
 			break
 		}
+		s.reuse(q, f)
 		s.allocate(q, len(q.tokens))
 		s.becomePrefilling(q)
 		s.overtake(q)

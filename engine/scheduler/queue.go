@@ -92,6 +92,3 @@ func (s *Scheduler) enqueue(q *sequence) (outcome request.Outcome, message strin
 	}
 	return request.OutcomeRefused, fmt.Sprintf("the queue is full (%d requests): try again later", s.cfg.MaxQueued)
 }
-
-// cached gives the tokens of a waiting sequence that the prefix cache has.
-func (s *Scheduler) cached(*sequence) int { return 0 }

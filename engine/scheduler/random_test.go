@@ -115,6 +115,7 @@ func (r *replica) end() {
 // randomPolicies sets what decides about the order of requests and their time.
 func randomPolicies(rng *rand.Rand, cfg *Config) {
 	cfg.Policy = Policy(rng.IntN(2))
+	cfg.NoCache, cfg.Eviction = rng.IntN(3) == 0, kvcache.Policy(rng.IntN(6))
 	cfg.MixedChunk = cfg.ChunkTokens > 0 && rng.IntN(2) == 0
 	cfg.Priorities = Priorities{
 		Enabled: rng.IntN(2) == 0, LowFirst: rng.IntN(2) == 0, Threshold: rng.IntN(3), NoPreemption: rng.IntN(4) == 0, RefuseWhenDisabled: rng.IntN(8) == 0,
@@ -147,6 +148,14 @@ func randomRequests(rng *rand.Rand, n, maxPrompt, maxNew int) []*request.Request
 		}
 		if rng.IntN(6) == 0 {
 			reqs[i].Grammar = &request.Grammar{Source: fmt.Sprint(1+rng.IntN(9), 14+rng.IntN(20))}
+		}
+	}
+	for i := range reqs { // half of them begin like another
+		if other := reqs[rng.IntN(n)].PromptIDs; rng.IntN(2) == 0 {
+			copy(reqs[i].PromptIDs, other[:rng.IntN(len(other)+1)])
+		}
+		if rng.IntN(8) == 0 {
+			reqs[i].CacheKey = "tenant"
 		}
 	}
 	return reqs

@@ -20,6 +20,9 @@ func (s *Scheduler) process(st *launched) {
 		}
 		q.computed += i.n
 		q.logprobs.takePrompt(st.sampled[at].Logprobs, q.computed, q.prompt)
+		if !i.decode {
+			s.store(q)
+		}
 		if !i.sample {
 			s.lapChunk(q)
 			continue
@@ -42,6 +45,9 @@ func (s *Scheduler) process(st *launched) {
 	if st.kind.prefills() {
 		s.steps.prefillNanos += st.ended.Sub(st.started)
 		s.steps.prefillTokens += int64(promptTokens(st.items))
+		s.steps.hitRate = st.found.rate()
+		hit, total := st.found.effective()
+		s.recentHits.add(st.ended.Sub(s.began), hit, total)
 	}
 	if st.kind.decodes() {
 		s.steps.decodeSteps++
@@ -56,7 +62,7 @@ func (s *Scheduler) handOver(q *sequence, first Sampled) {
 		s.finish(q, request.Finish{Type: request.FinishLength, Outcome: request.OutcomeLength})
 		return
 	}
-	q.sending.Finish(disagg.First{Token: first.Token, Logprob: first.Logprob, Seed: q.seed})
+	q.sending.Finish(disagg.First{Token: first.Token, Logprob: first.Logprob, CachedTokens: q.cached, Seed: q.seed})
 	s.becomeInflight(q)
 }
 
@@ -96,7 +102,7 @@ func (s *Scheduler) tell(q *sequence, f *request.Finish) {
 		Logprobs:         answer,
 		PromptLogprobs:   prompt,
 		PromptTokens:     q.prompt,
-		CachedTokens:     q.first.CachedTokens,
+		CachedTokens:     q.cached + q.first.CachedTokens,
 		CompletionTokens: q.generated(),
 		Retractions:      q.retractions,
 		Finish:           f,

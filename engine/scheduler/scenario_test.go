@@ -254,6 +254,7 @@ func (h *harness) engine(a args) {
 	cfg.DecodeInterval = a.number("interval", cfg.DecodeInterval)
 	cfg.TestRetractSteps = a.number("retract", 0)
 	cfg.Overlap = a.named["overlap"] == "on"
+	cfg.NoCache = a.named["cache"] != "on"
 	cfg.MixedChunk = a.named["mixed"] == "on"
 	cfg.Conservativeness = float64(a.number("conservativeness", 100)) / 100 // in percent
 	cfg.Timeouts = Timeouts{WaitingNanos: h.duration(a, "waiting-timeout"), RunningNanos: h.duration(a, "running-timeout")}
@@ -321,7 +322,7 @@ func (h *harness) duration(a args, key string) int64 {
 func (h *harness) submit(a args) {
 	rid := a.bare[0]
 	r := &request.Request{
-		RID: rid, LogMetrics: true, PromptIDs: testPrompt(a.number("prompt", 4), len(rid)*7+int(rid[0])),
+		RID: rid, LogMetrics: true, PromptIDs: h.prompt(a, rid), CacheKey: a.named["key"],
 		Sampling: request.Sampling{
 			MaxNewTokens: a.number("max", 4), MinNewTokens: a.number("min", 0), Seed: new(int64(a.number("seed", 0))),
 			IgnoreEOS: a.named["eos"] == "ignore",
@@ -347,6 +348,9 @@ func (h *harness) submit(a args) {
 		}
 		if f := o.Finish; f != nil {
 			line += " ∎ " + f.String()
+			if o.CachedTokens > 0 {
+				line += fmt.Sprintf(", %d cached", o.CachedTokens)
+			}
 			if o.Retractions > 0 {
 				line += fmt.Sprintf(", retracted %d×", o.Retractions)
 			}
@@ -363,6 +367,16 @@ func (h *harness) submit(a args) {
 		h.t.Fatal(err)
 	}
 	h.sinks[rid] = sink
+}
+
+// prompt reads prompt=, and with like=rid:n the first n tokens of an earlier request.
+func (h *harness) prompt(a args, rid string) []int32 {
+	ids := testPrompt(a.number("prompt", 4), len(rid)*7+int(rid[0]))
+	if other, count, ok := strings.Cut(a.named["like"], ":"); ok {
+		n := args{h: h, named: map[string]string{"n": count}}.number("n", 0)
+		copy(ids, testPrompt(n, len(other)*7+int(other[0])))
+	}
+	return ids
 }
 
 func testPrompt(n, salt int) []int32 {
@@ -491,6 +505,10 @@ func (h *harness) state() {
 		}
 	}
 	st := h.s.pool.Stats()
-	parts = append(parts, fmt.Sprintf("pool: %d available, %d used, %d reserved", st.Available, st.Used, st.Reserved))
+	pool := fmt.Sprintf("pool: %d available, %d used, %d reserved", st.Available, st.Used, st.Reserved)
+	if h.s.tree != nil {
+		pool += fmt.Sprintf(", %d evictable, %d in the cache", st.Evictable, h.s.tree.Size())
+	}
+	parts = append(parts, pool)
 	h.printf("%s", strings.Join(slices.Concat(parts), " · "))
 }

@@ -22,12 +22,17 @@ type Scheduler struct {
 
 	inbox *inbox
 
-	pool     *kvcache.Pool
-	in       [numStates]list
-	live     map[string]*sequence // by RID; the sum of all lists
-	held     []held
-	arrivals int64
-	seeds    *rand.Rand
+	pool *kvcache.Pool
+	tree *kvcache.Tree // the prefix cache over pool; nil: there is none
+	in   [numStates]list
+	live map[string]*sequence // by RID; the sum of all lists
+	held []held
+
+	admitted   hits      // of sequences whose first step is not launched yet
+	recentHits hitWindow // at nanoseconds since began
+	began      ledger.Instant
+	arrivals   int64
+	seeds      *rand.Rand
 
 	compilations compilations
 	flight       flight // what is being computed
@@ -61,6 +66,7 @@ type counters struct {
 	retractedReqs int            // of the last retraction, 0 after a report
 	lastReport    ledger.Instant
 	throughput    float64 // tokens per second of the last decode report
+	hitRate       float64 // of the last step with chunks: tokens found in the cache over all that were looked for
 }
 
 // New returns a scheduler that has not started.
@@ -79,7 +85,10 @@ func New(cfg Config, deps Deps) (*Scheduler, error) {
 		live:         map[string]*sequence{},
 		seeds:        rand.New(rand.NewPCG(cfg.Seed, 0x5eed)),
 		reserve:      newReserve(cfg.Conservativeness),
+		tree:         newTree(cfg, pool),
+		began:        deps.Clock.Now(),
 	}
+	s.recentHits.nanos = hitWindowNanos
 	if s.digest, err = newDigest(cfg); err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/sluice-dev/sluice/engine/disagg"
+	"github.com/sluice-dev/sluice/engine/kvcache"
 	"github.com/sluice-dev/sluice/engine/ledger"
 	"github.com/sluice-dev/sluice/engine/request"
 )
@@ -22,6 +23,7 @@ type Sink interface {
 //	pages cover [0, launched), and in prefilling, running, inflight and transferring [0, launched or prompt) exactly as
 //	their comments in state.go say
 //	running: launched = len(tokens) + future - 1
+//	prefix.Pages() <= computed / pageSize
 //
 // A step in flight computes tokens [computed, launched) or a part of them; the token that it samples is a future one until
 // its result is taken:
@@ -38,15 +40,16 @@ type sequence struct {
 	timeline ledger.Timeline
 	waited   bool // the first wait was reported
 
-	tokens    []int32 // the prompt, then the answer; elements never change once written
-	prompt    int     // length of the prompt
-	computed  int     // tokens whose KV is in pages, of steps that are over
-	launched  int     // and of those in flight
-	future    int     // tokens that steps in flight sample; they follow tokens
-	step      int64   // the newest step that it was in, 0: none
-	row       int     // its row there
-	pages     []int32 // page table
-	delivered int     // answer tokens that the sink has
+	tokens    []int32        // the prompt, then the answer; elements never change once written
+	prompt    int            // length of the prompt
+	computed  int            // tokens whose KV is in pages, of steps that are over
+	launched  int            // and of those in flight
+	future    int            // tokens that steps in flight sample; they follow tokens
+	step      int64          // the newest step that it was in, 0: none
+	row       int            // its row there
+	pages     []int32        // page table
+	prefix    kvcache.Handle // of the first pages, which are the cache's
+	delivered int            // answer tokens that the sink has
 
 	seed uint64
 
@@ -62,6 +65,8 @@ type sequence struct {
 
 	overtaken   int // later requests that were admitted before it
 	retractions int // times that it lost its pages, for whatever reason
+	cached      int // tokens that its first admission found in the cache
+	reprocessed int // tokens that were computed again after retractions
 
 	hand      *handoff     // of sending or receiving; nil on the fake path and where there is none
 	sending   Sending      // prefill, nil on the fake path
@@ -87,6 +92,8 @@ func (q *sequence) check(pageSize int, over int64) error {
 		return fail("its newest step, %d, is over: want no future tokens and all that was launched computed", q.step)
 	case q.delivered < 0 || q.delivered > q.generated():
 		return fail("delivered is %d, want 0 <= delivered <= tokens - prompt", q.delivered)
+	case q.prefix.Pages()*pageSize > q.computed:
+		return fail("%d pages are the cache's, want no more than are computed", q.prefix.Pages())
 	case covered < q.launched:
 		return fail("pages cover %d tokens, want at least launched", covered)
 	case covered >= len(q.tokens)+q.future+pageSize:

@@ -1,0 +1,116 @@
+package scheduler
+
+import "github.com/sluice-dev/sluice/engine/kvcache"
+
+// What the prefix cache gives to a sequence and gets from it. A sequence's page table begins with pages of the tree, which
+// its handle locks, and goes on with its own:
+//
+//	pages [ 0 ......... prefix.Pages() | ............ len(pages) )
+//	        the tree's                   the sequence's own
+
+// newTree makes the prefix cache, nil where there is none. A decode rank has none: what it receives is its own.
+func newTree(cfg Config, pool *kvcache.Pool) *kvcache.Tree {
+	if cfg.NoCache || cfg.Role == Decode {
+		return nil
+	}
+	return kvcache.NewTree(pool, nil, kvcache.TreeConfig{Policy: cfg.Eviction})
+}
+
+// found is what the cache has of a waiting sequence. It is valid until the next allocation.
+type found struct {
+	prefix kvcache.Prefix
+	table  kvcache.Table
+}
+
+// matchable is the beginning of a sequence that may be taken from the cache: at least one token is computed, and with
+// logprobs of the prompt every token from the one before the first wanted position on.
+func (s *Scheduler) matchable(q *sequence) []int32 {
+	n := len(q.tokens) - 1
+	if want := q.req.Logprobs; want != nil && want.PromptFrom > 0 && q.generated() == 0 {
+		n = min(n, want.PromptFrom-1)
+	}
+	return q.tokens[:max(n, 0)]
+}
+
+// cached gives the tokens of a waiting sequence that the prefix cache has.
+func (s *Scheduler) cached(q *sequence) int {
+	if s.tree == nil {
+		return 0
+	}
+	return s.tree.Peek(q.req.CacheKey, s.matchable(q))
+}
+
+// find looks a sequence up that is about to be admitted.
+func (s *Scheduler) find(q *sequence) found {
+	if s.tree == nil {
+		return found{}
+	}
+	var f found
+	f.prefix, f.table = s.tree.Match(q.req.CacheKey, s.matchable(q))
+	return f
+}
+
+// want is what admitting the sequence takes: besides its own pages those of the cache that nobody locks yet, which are
+// counted as free until then.
+func (s *Scheduler) want(q *sequence, f found) want {
+	own := s.pool.Pages(len(q.tokens)) - f.prefix.Pages()
+	if s.tree != nil {
+		own += s.tree.Unlocked(f.prefix)
+	}
+	return want{tokens: len(q.tokens) - f.prefix.Pages()*s.cfg.PageSize, poolTokens: own * s.cfg.PageSize, growth: s.growth(q)}
+}
+
+// reuse begins a sequence, which has no pages, with what was found.
+func (s *Scheduler) reuse(q *sequence, f found) {
+	tokens := f.prefix.Pages() * s.cfg.PageSize
+	again := q.retractions > 0
+	s.admitted.add(len(q.tokens)-tokens, tokens, again)
+	if again {
+		q.reprocessed += len(q.tokens) - tokens
+	} else {
+		q.cached = tokens
+	}
+	if tokens == 0 {
+		return
+	}
+	q.prefix = s.tree.Lock(f.prefix)
+	q.pages = f.table.Pages
+	q.computed, q.launched = tokens, tokens
+	s.digest.note(notedPages, uint64(q.arrival))
+	s.digest.ids(q.pages)
+}
+
+// store gives the whole pages of what is computed to the cache, so that others find them. Pages that it has already from
+// somebody else take the place of the sequence's own, which go back once nobody touches them.
+func (s *Scheduler) store(q *sequence) {
+	n := q.computed / s.cfg.PageSize
+	if s.tree == nil || n <= q.prefix.Pages() {
+		return
+	}
+	own := q.pages[q.prefix.Pages():n]
+	prefix, table := s.tree.Insert(q.req.CacheKey, q.tokens[:n*s.cfg.PageSize], kvcache.Table{Pages: q.pages[:n]}, s.priority(q))
+	theirs := table.Pages[q.prefix.Pages():]
+	handle := s.tree.Lock(prefix)
+	s.tree.Unlock(&q.prefix)
+	q.prefix = handle
+	var twice []int32
+	for i, page := range own {
+		if page != theirs[i] {
+			twice = append(twice, page)
+		}
+	}
+	if len(twice) > 0 {
+		q.pages = append(table.Pages, q.pages[n:]...)
+		s.digest.note(notedPages, uint64(q.arrival))
+		s.digest.ids(theirs)
+		s.giveBack(held{pages: twice, hand: q.hand, step: q.step})
+	}
+}
+
+// priority is what the eviction policy of that name goes by.
+func (s *Scheduler) priority(q *sequence) int {
+	if p := s.cfg.Priorities.resolve(q.req.Priority); p != nil {
+		return *p
+	}
+	return 0
+}
