@@ -224,7 +224,7 @@ func (w *world) end() {
 }
 
 // TestRanksAgree: ranks that get the leader's input take the same decisions, whatever happens: requests and cancellations at
-// any time, memory that is short, transfers that fail on one rank alone or settle late.
+// any time, priorities, pauses and time-outs, memory that is short, transfers that fail on one rank alone or settle late.
 func TestRanksAgree(t *testing.T) {
 	for _, roles := range [][]Role{{Unified}, {Prefill, Decode}} {
 		for round := range 9 {
@@ -238,6 +238,7 @@ func TestRanksAgree(t *testing.T) {
 					cfg := testConfig(role, 1+rng.IntN(20), 200+rng.IntN(200))
 					cfg.ChunkTokens, cfg.MaxRunning, cfg.TestRetractSteps = rng.IntN(40), 1+rng.IntN(10), rng.IntN(6)
 					cfg.Overlap, cfg.Stages = rng.IntN(2) == 0, rng.IntN(4)
+					randomPolicies(rng, &cfg)
 					if len(cfgs) > 0 {
 						cfg.PageSize = cfgs[0].PageSize
 					}
@@ -262,6 +263,9 @@ func TestRanksAgree(t *testing.T) {
 					if rng.IntN(3) == 0 {
 						req.Sampling.Seed = nil // the ranks draw the same
 					}
+					if rng.IntN(2) == 0 {
+						req.Priority = new(rng.IntN(9))
+					}
 					all = append(all, w.submit(req, int64(i+1)))
 					victim := rng.IntN(i + 1)
 					switch rng.IntN(6) {
@@ -277,6 +281,20 @@ func TestRanksAgree(t *testing.T) {
 						if rng.IntN(10) == 0 {
 							w.scheds[0][0].AbortAll("r1")
 						}
+					case 3:
+						mode := []request.PauseMode{request.PauseInPlace, request.PauseRetract, request.PauseAbort}[rng.IntN(3)]
+						if err := w.scheds[rng.IntN(len(roles))][0].Pause(t.Context(), mode); err != nil {
+							t.Error(err)
+						}
+					case 4:
+						if err := w.scheds[rng.IntN(len(roles))][0].Continue(t.Context()); err != nil {
+							t.Error(err)
+						}
+					}
+				}
+				for _, ranks := range w.scheds {
+					if err := ranks[0].Continue(t.Context()); err != nil {
+						t.Error(err)
 					}
 				}
 				for _, x := range w.wires {
