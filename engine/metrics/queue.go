@@ -34,7 +34,7 @@ type queueGauge struct {
 	read   func(report.Snapshot) report.QueueCount
 	total  GaugeSeries
 
-	make   func(priority string) GaugeSeries // nil: totals alone
+	create func(priority string) GaugeSeries // nil: totals alone
 	seen   []report.Priority                 // of series, which may have one more, for the others
 	series []GaugeSeries
 	values []int
@@ -46,7 +46,7 @@ func newQueueGauge(b Backend, f *Family, labels []Label, priorities bool, read f
 	if !priorities {
 		return q
 	}
-	q.make = func(priority string) GaugeSeries {
+	q.create = func(priority string) GaugeSeries {
 		own := slices.Clone(labels)
 		for i := range own {
 			if own[i].Name == priorityLabel {
@@ -61,7 +61,7 @@ func newQueueGauge(b Backend, f *Family, labels []Label, priorities bool, read f
 // set writes the counts as of a wall time.
 func (q *queueGauge) set(c report.QueueCount, wallNanos int64) {
 	q.total.Set(float64(c.Total), wallNanos)
-	if q.make == nil {
+	if q.create == nil {
 		return
 	}
 	clear(q.values)
@@ -88,6 +88,6 @@ func (q *queueGauge) index(p report.Priority) int {
 }
 
 func (q *queueGauge) add(priority string) {
-	q.series = append(q.series, q.make(priority))
+	q.series = append(q.series, q.create(priority))
 	q.values = append(q.values, 0)
 }
