@@ -92,12 +92,13 @@ func (c checked) StoreKV(kv, k, v Tensor, at Paged) {
 	c.ops.StoreKV(kv, k, v, at)
 }
 
-func (c checked) Attention(dst, q, kv Tensor, at Paged, scale float32) {
+func (c checked) Attention(dst, q, kv Tensor, at Paged, scale float32, window int) {
 	want("attention", "dst", dst, F32, -1, -1)
 	want("attention", "q", q, F32, dst.Rows, dst.Cols)
 	c.paged("attention", kv, q.Rows, at)
 	demand("attention", q.Cols%(at.KVHeads*at.HeadDim) == 0, "q is %v, want a multiple of %d heads of %d", q, at.KVHeads, at.HeadDim)
-	c.ops.Attention(dst, q, kv, at, scale)
+	demand("attention", window >= 0, "window is %d, want 0 (none) or more tokens", window)
+	c.ops.Attention(dst, q, kv, at, scale, window)
 }
 
 func (c checked) SiluMul(dst, gate, up Tensor) {

@@ -34,10 +34,12 @@ type Ops interface {
 	// k, v [n, KVHeads*HeadDim].
 	StoreKV(kv, k, v Tensor, at Paged)
 
-	// Attention is causal attention of each token over positions [0, its own] of its sequence, whose keys and values
-	// are in kv already. Head h reads key-value head h / (heads/KVHeads).
-	// dst, q [n, heads*HeadDim], kv as in StoreKV. scale multiplies the scores before the softmax.
-	Attention(dst, q, kv Tensor, at Paged, scale float32)
+	// Attention is causal attention of each token over positions [first, p] of its sequence, whose keys and values are in
+	// kv already: p is its own position, first is 0 when window is 0, else max(0, p-window+1). Head h reads key-value
+	// head h / (heads/KVHeads).
+	// dst, q [n, heads*HeadDim], kv as in StoreKV. scale multiplies the scores before the softmax. window is in tokens,
+	// at least 0.
+	Attention(dst, q, kv Tensor, at Paged, scale float32, window int)
 
 	// SiluMul is the gate of SwiGLU: dst = gate * sigmoid(gate) * up. All [n, width].
 	SiluMul(dst, gate, up Tensor)
@@ -55,7 +57,8 @@ type Ops interface {
 
 // Paged says where the tokens of one step are. Token i is at position Positions[i] of sequence Sequences[i], in page
 // Tables[Sequences[i], Positions[i] / PageSize], slot Positions[i] % PageSize. Entries of a table behind the last
-// token's are never read. No two tokens of a step share a slot.
+// token's are never read, nor are those that only hold positions before the windows of a sequence's tokens: their pages
+// may be gone. No two tokens of a step share a slot.
 type Paged struct {
 	Positions Tensor // I32 [1, n]
 	Sequences Tensor // I32 [1, n]

@@ -38,7 +38,7 @@ Its weights are random but fixed by the seed: the same flags give the same files
 	f.SortFlags = false
 	f.StringVar(&out, "out", "", "directory to write to; it is created")
 	f.BoolVar(&force, "force", false, "overwrite the model that is there")
-	f.StringVar(&options.Arch, "arch", "llama", "architecture: llama")
+	f.StringVar(&options.Arch, "arch", "llama", "architecture: llama, or ministral, every second layer of which looks at a window")
 	f.Uint64Var(&options.Seed, "seed", 0, "seed of the weights and the tokenizer")
 	f.IntVar(&options.VocabSize, "vocab-size", 1024, fmt.Sprintf("tokens, at least %d", tokenizer.MinSeededVocab))
 	f.IntVar(&options.Hidden, "hidden-size", 128, "width of the model")
@@ -47,6 +47,7 @@ Its weights are random but fixed by the seed: the same flags give the same files
 	f.IntVar(&options.Heads, "heads", 8, "attention heads")
 	f.IntVar(&options.KVHeads, "kv-heads", 0, "heads of keys and values (default: half of the heads)")
 	f.IntVar(&options.HeadDim, "head-dim", 0, "width of a head (default: hidden size / heads)")
+	f.IntVar(&options.SlidingWindow, "sliding-window", 0, "tokens that the windowed layers of ministral look at (default: 64)")
 	f.IntVar(&options.ContextLength, "context-length", 4096, "longest sequence in tokens")
 	return c
 }
@@ -57,8 +58,8 @@ func initModel(out string, options model.SeededOptions, force bool) (err error) 
 	if out == "" {
 		return errors.New("--out is missing: name the directory to write to")
 	}
-	if options.Arch != "llama" {
-		return fmt.Errorf("--arch is %q: use llama", options.Arch)
+	if options.Arch != "llama" && options.Arch != "ministral" {
+		return fmt.Errorf("--arch is %q: use llama or ministral", options.Arch)
 	}
 	var fresh []string // files that were not there
 	for _, name := range modelFiles {

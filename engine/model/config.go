@@ -8,12 +8,13 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 )
 
 // Config is the part of a Hugging Face config.json that the forward pass needs, validated, with defaults filled in.
 type Config struct {
-	Architecture string // LlamaForCausalLM
+	Architecture string // LlamaForCausalLM, MistralForCausalLM or MinistralForCausalLM
 
 	HiddenSize       int
 	IntermediateSize int
@@ -23,6 +24,10 @@ type Config struct {
 	HeadDim          int // even
 	VocabSize        int
 	ContextLength    int // max_position_embeddings
+
+	// SlidingWindow is how many tokens a token of a windowed layer looks at, its own included; 0: no layer is windowed.
+	SlidingWindow int
+	Windowed      []bool // by layer; nil: none is
 
 	RMSNormEps  float32
 	RopeTheta   float64
@@ -91,6 +96,8 @@ type file struct {
 	RopeTheta             *float64        `json:"rope_theta"`
 	RopeScaling           json.RawMessage `json:"rope_scaling"`
 	RopeParameters        json.RawMessage `json:"rope_parameters"`
+	SlidingWindow         json.RawMessage `json:"sliding_window"`
+	LayerTypes            []string        `json:"layer_types"`
 	TieWordEmbeddings     bool            `json:"tie_word_embeddings"`
 	EOSTokenID            json.RawMessage `json:"eos_token_id"`
 	BOSTokenID            json.RawMessage `json:"bos_token_id"`
@@ -115,14 +122,21 @@ func ParseConfig(raw []byte) (Config, error) {
 		}
 		return Config{}, fmt.Errorf("not JSON: %w", err)
 	}
+	kind, err := f.architecture()
+	if err != nil {
+		return Config{}, err
+	}
 	if err := f.supported(); err != nil {
 		return Config{}, err
 	}
-	c := Config{Architecture: "LlamaForCausalLM", TieWordEmbeddings: f.TieWordEmbeddings, StoredDType: f.TorchDType}
+	c := Config{Architecture: kind.name, TieWordEmbeddings: f.TieWordEmbeddings, StoredDType: f.TorchDType}
 	if c.StoredDType == "" {
 		c.StoredDType = f.DType
 	}
-	if err := f.sizes(&c); err != nil {
+	if err := f.sizes(kind, &c); err != nil {
+		return Config{}, err
+	}
+	if err := f.windows(kind, &c); err != nil {
 		return Config{}, err
 	}
 	if err := f.numbers(&c); err != nil {
@@ -136,9 +150,6 @@ func ParseConfig(raw []byte) (Config, error) {
 
 // supported refuses what would be computed wrongly if it were ignored.
 func (f *file) supported() error {
-	if !slices.Contains(f.Architectures, "LlamaForCausalLM") {
-		return fmt.Errorf("architectures is %q: want [\"LlamaForCausalLM\"], the only one so far", f.Architectures)
-	}
 	if f.HiddenAct != nil && *f.HiddenAct != "silu" {
 		return fmt.Errorf("hidden_act is %q: want \"silu\"", *f.HiddenAct)
 	}
@@ -156,7 +167,7 @@ func (f *file) supported() error {
 
 func present(raw json.RawMessage) bool { return len(raw) > 0 && string(raw) != "null" }
 
-func (f *file) sizes(c *Config) error {
+func (f *file) sizes(kind architecture, c *Config) error {
 	fields := []struct {
 		name  string
 		value *int
@@ -179,6 +190,9 @@ func (f *file) sizes(c *Config) error {
 		*field.to = *field.value
 	}
 	c.NumKVHeads = c.NumHeads
+	if kind.kvHeads > 0 {
+		c.NumKVHeads = kind.kvHeads
+	}
 	if f.NumKeyValueHeads != nil {
 		c.NumKVHeads = *f.NumKeyValueHeads
 	}
@@ -240,12 +254,33 @@ func (f *file) rope() (ropeFile, error) {
 		field, raw = "rope_parameters", f.RopeParameters
 	}
 	r := ropeFile{field: field}
+	raw, err := oneForAllLayers(field, raw)
+	if err != nil {
+		return r, err
+	}
 	if present(raw) {
 		if err := json.Unmarshal(raw, &r); err != nil {
 			return r, fmt.Errorf("%s: %w", field, err)
 		}
 	}
 	return r, nil
+}
+
+// oneForAllLayers gives the parameters that stand in raw once for every layer type, which must be the same.
+func oneForAllLayers(field string, raw json.RawMessage) (json.RawMessage, error) {
+	var types map[string]json.RawMessage
+	if !present(raw) || json.Unmarshal(raw, &types) != nil {
+		return raw, nil // rope reports what isn't an object
+	}
+	full, sliding := types[fullAttention], types[slidingAttention]
+	if full == nil && sliding == nil {
+		return raw, nil
+	}
+	var a, b any
+	if full == nil || sliding == nil || json.Unmarshal(full, &a) != nil || json.Unmarshal(sliding, &b) != nil || !reflect.DeepEqual(a, b) {
+		return nil, fmt.Errorf("%s differs between %s and %s: want the same for both, others aren't computed", field, fullAttention, slidingAttention)
+	}
+	return full, nil
 }
 
 func (r ropeFile) scaling(contextLength int) (*RopeScaling, error) {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -40,6 +41,12 @@ func with(t *testing.T, config string, fields map[string]any) []byte {
 	return b
 }
 
+// with1 sets one more field.
+func with1(fields map[string]any, name string, value any) map[string]any {
+	fields[name] = value
+	return fields
+}
+
 func TestParseConfig(t *testing.T) {
 	bos := int32(128000)
 	full := func(change func(*Config)) Config {
@@ -70,6 +77,28 @@ func TestParseConfig(t *testing.T) {
 			"rope_scaling": nil, "rope_theta": nil, "torch_dtype": nil, "dtype": "float16",
 			"rope_parameters": map[string]any{"rope_type": "default", "rope_theta": 7000},
 		}, full(func(c *Config) { c.RopeTheta, c.RopeScaling, c.StoredDType = 7000, nil, "float16" })},
+		{"llama has no window", "the class doesn't look at the fields", map[string]any{"sliding_window": 10, "layer_types": []string{"sliding_attention"}}, full(func(*Config) {})},
+		{"mistral", "a window on every layer", map[string]any{"architectures": []string{"MistralForCausalLM"}, "sliding_window": 128}, full(func(c *Config) {
+			c.Architecture, c.SlidingWindow, c.Windowed = "MistralForCausalLM", 128, slices.Repeat([]bool{true}, 16)
+		})},
+		{"mistral without a window", "null is none", with1(map[string]any{"architectures": []string{"MistralForCausalLM"}, "num_key_value_heads": nil}, "sliding_window", json.RawMessage("null")),
+			full(func(c *Config) { c.Architecture = "MistralForCausalLM" })},
+		{"mistral's default window", "the field is absent", map[string]any{"architectures": []string{"MistralForCausalLM"}}, full(func(c *Config) {
+			c.Architecture, c.SlidingWindow, c.Windowed = "MistralForCausalLM", 4096, slices.Repeat([]bool{true}, 16)
+		})},
+		{"ministral", "layers alternate, rope parameters stand once for each type", map[string]any{
+			"architectures": []string{"MinistralForCausalLM"}, "sliding_window": 64, "layer_types": slices.Repeat([]string{"sliding_attention", "full_attention"}, 8),
+			"rope_scaling": nil, "rope_theta": nil, "rope_parameters": map[string]any{
+				"full_attention":    map[string]any{"rope_type": "default", "rope_theta": 7000},
+				"sliding_attention": map[string]any{"rope_type": "default", "rope_theta": 7000},
+			},
+		}, full(func(c *Config) {
+			c.Architecture, c.SlidingWindow, c.Windowed = "MinistralForCausalLM", 64, slices.Repeat([]bool{true, false}, 8)
+			c.RopeTheta, c.RopeScaling = 7000, nil
+		})},
+		{"ministral, all full", "nothing is windowed", map[string]any{
+			"architectures": []string{"MinistralForCausalLM"}, "layer_types": slices.Repeat([]string{"full_attention"}, 16),
+		}, full(func(c *Config) { c.Architecture = "MinistralForCausalLM" })},
 		{"older name", "rope_scaling.type", map[string]any{"rope_scaling": map[string]any{"type": "default"}}, full(func(c *Config) { c.RopeScaling = nil })},
 	}
 	for _, test := range tests {
@@ -96,12 +125,24 @@ func TestParseConfigErrors(t *testing.T) {
 		}
 		return map[string]any{"rope_scaling": all}
 	}
+	ministral := func(fields map[string]any) map[string]any {
+		return with1(fields, "architectures", []string{"MinistralForCausalLM"})
+	}
 	tests := []struct {
 		fields map[string]any
 		want   string
 	}{
-		{map[string]any{"architectures": []string{"GPT2LMHeadModel"}}, `architectures is ["GPT2LMHeadModel"]: want ["LlamaForCausalLM"], the only one so far`},
-		{map[string]any{"architectures": nil}, `architectures is []: want ["LlamaForCausalLM"], the only one so far`},
+		{ministral(map[string]any{"sliding_window": 0}), "sliding_window is 0: want null or 1 to 16777216 tokens"},
+		{ministral(map[string]any{"sliding_window": "wide"}), `sliding_window is "wide": want null or 1 to 16777216 tokens`},
+		{ministral(map[string]any{"layer_types": []string{"full_attention"}}), "layer_types has 1 entries: want one for each of the 16 layers (num_hidden_layers)"},
+		{ministral(map[string]any{"layer_types": slices.Repeat([]string{"chunked_attention"}, 16)}),
+			`layer_types[0] is "chunked_attention": want "full_attention" or "sliding_attention"`},
+		{ministral(map[string]any{"sliding_window": json.RawMessage("null"), "layer_types": slices.Repeat([]string{"sliding_attention"}, 16)}),
+			`layer_types[0] is "sliding_attention", but sliding_window is null: want the window's length in tokens`},
+		{ministral(map[string]any{"rope_parameters": map[string]any{"full_attention": map[string]any{"rope_theta": 1}, "sliding_attention": map[string]any{"rope_theta": 2}}}),
+			"rope_parameters differs between full_attention and sliding_attention: want the same for both, others aren't computed"},
+		{map[string]any{"architectures": []string{"GPT2LMHeadModel"}}, `architectures is ["GPT2LMHeadModel"]: want one of ["LlamaForCausalLM" "MistralForCausalLM" "MinistralForCausalLM"]`},
+		{map[string]any{"architectures": nil}, `architectures is []: want one of ["LlamaForCausalLM" "MistralForCausalLM" "MinistralForCausalLM"]`},
 		{map[string]any{"hidden_act": "gelu"}, `hidden_act is "gelu": want "silu"`},
 		{map[string]any{"attention_bias": true}, "attention_bias is true: want false, biases aren't computed"},
 		{map[string]any{"mlp_bias": true}, "mlp_bias is true: want false, biases aren't computed"},

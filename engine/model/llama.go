@@ -66,6 +66,9 @@ type Step struct {
 	At     gpu.Paged    // positions [1, n], sequences [1, n], tables; KVHeads as in Shard and HeadDim as in Config
 	KV     []gpu.Tensor // per layer of the shard [pages, 2*pageSize*kvHeads*headDim]
 
+	// Windows are the tables of windowed layers, whose pages are others: I32, as At.Tables. Not looked at without such layers.
+	Windows gpu.Tensor
+
 	// Wanted are the tokens, as indexes below n, whose logits are computed: I32 [1, wanted]. Without a buffer there are none.
 	Wanted gpu.Tensor
 
@@ -132,8 +135,12 @@ func (m *Llama) layer(w views, s Step, i int) error {
 	// Queries and keys are next to each other and rotate alike.
 	ops.Rope(w.qkv.ColumnRange(0, queries+keys), w.rope, m.config.HeadDim)
 	q, k, v := w.qkv.ColumnRange(0, queries), w.qkv.ColumnRange(queries, queries+keys), w.qkv.ColumnRange(queries+keys, queries+2*keys)
-	ops.StoreKV(s.KV[i], k, v, s.At)
-	ops.Attention(w.mixed, q, s.KV[i], s.At, float32(1/math.Sqrt(float64(m.config.HeadDim))))
+	at, window := s.At, m.config.Window(m.shard.layers.from+i)
+	if window > 0 {
+		at.Tables = s.Windows
+	}
+	ops.StoreKV(s.KV[i], k, v, at)
+	ops.Attention(w.mixed, q, s.KV[i], at, float32(1/math.Sqrt(float64(m.config.HeadDim))), window)
 	ops.MatMul(w.update, w.mixed, l.output)
 	if err := m.sum(w.update); err != nil {
 		return err

@@ -82,6 +82,18 @@ func (s *sequencer) ints(data []int32) gpu.Tensor {
 	return v
 }
 
+// window gives the table of windowed layers for a step from position start on: pages that no later token sees are gone.
+func (s *sequencer) window(start int) gpu.Tensor {
+	table := make([]int32, s.table.Cols)
+	for i := range table {
+		table[i] = int32(i)
+		if (i+1)*s.pageSize <= start-s.model.config.SlidingWindow+1 {
+			table[i] = -1
+		}
+	}
+	return s.ints(table)
+}
+
 // forward computes tokens from position start on and gives all their logits, [len(tokens), vocab].
 func (s *sequencer) forward(tokens []int32, start int) []float32 {
 	s.t.Helper()
@@ -97,7 +109,8 @@ func (s *sequencer) forward(tokens []int32, start int) []float32 {
 			Positions: s.ints(positions), Sequences: s.ints(sequences), Tables: s.table,
 			PageSize: s.pageSize, KVHeads: c.NumKVHeads, HeadDim: c.HeadDim,
 		},
-		KV: s.kv, Wanted: s.ints(wanted),
+		Windows: s.window(start),
+		KV:      s.kv, Wanted: s.ints(wanted),
 		LayerDone: func(layer int) { layers = append(layers, layer) },
 	})
 	if err != nil {
@@ -127,6 +140,8 @@ func TestForwardAgainstNaive(t *testing.T) {
 		{"one key-value head", "multi-query attention", SeededOptions{Hidden: 48, Layers: 2, Heads: 6, KVHeads: 1, Intermediate: 50, VocabSize: 77}, nil},
 		{"all heads", "multi-head attention, heads of a width that isn't hidden/heads", SeededOptions{Hidden: 30, Layers: 2, Heads: 3, KVHeads: 3, HeadDim: 14, VocabSize: 50}, nil},
 		{"tied", "the head is the embedding", SeededOptions{Hidden: 64, Layers: 2, Heads: 4, VocabSize: 90}, map[string]any{"tie_word_embeddings": true}},
+		{"windows", "layers alternate", SeededOptions{Arch: "ministral", SlidingWindow: 11, VocabSize: 90}, nil},
+		{"a window of one", "a token sees itself alone", SeededOptions{Arch: "ministral", SlidingWindow: 1, Layers: 3, VocabSize: 90}, nil},
 		{"llama3 rope", "low, blended and high frequencies", SeededOptions{Hidden: 64, Layers: 2, Heads: 2, VocabSize: 90}, map[string]any{
 			"rope_scaling": map[string]any{
 				"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64,

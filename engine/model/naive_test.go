@@ -16,6 +16,7 @@ type naive struct {
 	eps, theta                              float64
 	scaling                                 map[string]any
 	tied                                    bool
+	windows                                 []int // by layer, 0: none
 	weights                                 map[string][]float64
 }
 
@@ -37,6 +38,14 @@ func loadNaive(t *testing.T, dir string) *naive {
 		weights: map[string][]float64{},
 	}
 	m.scaling, _ = c["rope_scaling"].(map[string]any)
+	m.windows = make([]int, m.layers)
+	if types, ok := c["layer_types"].([]any); ok {
+		for i, kind := range types {
+			if kind == "sliding_attention" {
+				m.windows[i] = int(number("sliding_window"))
+			}
+		}
+	}
 
 	file, err := os.ReadFile(filepath.Join(dir, "model.safetensors"))
 	if err != nil {
@@ -127,7 +136,7 @@ func (m *naive) logits(tokens []int32) [][]float64 {
 			keys[l], values[l] = append(keys[l], k), append(values[l], linear(weight(name+"self_attn.v_proj"), in))
 			var mixed []float64
 			for h := range m.heads {
-				mixed = append(mixed, m.attend(q[h*m.headDim:(h+1)*m.headDim], keys[l], values[l], h*m.kvHeads/m.heads)...)
+				mixed = append(mixed, m.attend(q[h*m.headDim:(h+1)*m.headDim], keys[l], values[l], h*m.kvHeads/m.heads, m.windows[l])...)
 			}
 			for i, v := range linear(weight(name+"self_attn.o_proj"), mixed) {
 				x[i] += v
@@ -150,10 +159,13 @@ func (m *naive) logits(tokens []int32) [][]float64 {
 	return all
 }
 
-func (m *naive) attend(q []float64, keys, values [][]float64, kvHead int) []float64 {
+func (m *naive) attend(q []float64, keys, values [][]float64, kvHead, window int) []float64 {
 	out := make([]float64, len(q))
 	var total float64
 	for p := range keys {
+		if window > 0 && p <= len(keys)-1-window { // the mask lets i see j where j > i - window
+			continue
+		}
 		k, v := keys[p][kvHead*len(q):(kvHead+1)*len(q)], values[p][kvHead*len(q):(kvHead+1)*len(q)]
 		weight := math.Exp(linear(k, q)[0] / math.Sqrt(float64(len(q))))
 		total += weight

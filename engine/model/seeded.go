@@ -16,7 +16,8 @@ import (
 
 // SeededOptions say what WriteSeeded writes. A zero field takes the default named beside it.
 type SeededOptions struct {
-	Arch          string  // "llama"
+	Arch          string  // "llama", or "ministral": every second layer, from the first on, looks at a window
+	SlidingWindow int     // 64; of ministral, in tokens
 	Hidden        int     // 128
 	Layers        int     // 4
 	Heads         int     // 8
@@ -51,6 +52,9 @@ func (o SeededOptions) withDefaults() SeededOptions {
 	set(&o.Intermediate, o.Hidden*11/4)
 	set(&o.VocabSize, 1024)
 	set(&o.ContextLength, 4096)
+	if o.Arch == "ministral" {
+		set(&o.SlidingWindow, 64)
+	}
 	if o.RopeTheta == 0 {
 		o.RopeTheta = 10000
 	}
@@ -59,8 +63,12 @@ func (o SeededOptions) withDefaults() SeededOptions {
 
 // config gives the bytes of config.json, which are validated like anybody else's, and what they say.
 func (o SeededOptions) config() ([]byte, Config, error) {
-	if o.Arch != "llama" {
-		return nil, Config{}, fmt.Errorf("arch is %q: want \"llama\"", o.Arch)
+	name, ok := map[string]string{"llama": "LlamaForCausalLM", "ministral": "MinistralForCausalLM"}[o.Arch]
+	if !ok {
+		return nil, Config{}, fmt.Errorf("arch is %q: want \"llama\" or \"ministral\"", o.Arch)
+	}
+	if o.Arch == "llama" && o.SlidingWindow != 0 {
+		return nil, Config{}, fmt.Errorf("sliding window is %d: llama has none, choose \"ministral\"", o.SlidingWindow)
 	}
 	var eos any
 	switch len(o.EOSTokenIDs) {
@@ -70,9 +78,9 @@ func (o SeededOptions) config() ([]byte, Config, error) {
 	default:
 		eos = o.EOSTokenIDs
 	}
-	raw, err := json.MarshalIndent(map[string]any{
-		"architectures":           []string{"LlamaForCausalLM"},
-		"model_type":              "llama",
+	fields := map[string]any{
+		"architectures":           []string{name},
+		"model_type":              o.Arch,
 		"hidden_size":             o.Hidden,
 		"intermediate_size":       o.Intermediate,
 		"num_hidden_layers":       o.Layers,
@@ -92,7 +100,18 @@ func (o SeededOptions) config() ([]byte, Config, error) {
 		"bos_token_id":            o.BOSTokenID,
 		"torch_dtype":             "float32",
 		"use_cache":               true,
-	}, "", "  ")
+	}
+	if o.Arch == "ministral" {
+		types := make([]string, max(0, o.Layers))
+		for i := range types {
+			types[i] = slidingAttention
+			if i%2 == 1 {
+				types[i] = fullAttention
+			}
+		}
+		fields["sliding_window"], fields["layer_types"] = o.SlidingWindow, types
+	}
+	raw, err := json.MarshalIndent(fields, "", "  ")
 	if err != nil {
 		return nil, Config{}, fmt.Errorf("encode config.json: %w", err)
 	}

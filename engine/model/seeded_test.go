@@ -73,7 +73,9 @@ func TestWriteSeededIsDeterministic(t *testing.T) {
 
 func TestWriteSeededErrors(t *testing.T) {
 	for want, options := range map[string]SeededOptions{
-		`arch is "gpt": want "llama"`:                                        {Arch: "gpt"},
+		`arch is "gpt": want "llama" or "ministral"`:                         {Arch: "gpt"},
+		`sliding window is 8: llama has none, choose "ministral"`:            {SlidingWindow: 8},
+		"sliding_window is -1: want null or 1 to":                            {Arch: "ministral", SlidingWindow: -1},
 		"num_key_value_heads is 3: want a divisor of num_attention_heads, 8": {KVHeads: 3},
 		"head_dim is 7: want an even number":                                 {HeadDim: 7},
 		"hidden_size is -1: want 1 to":                                       {Hidden: -1},

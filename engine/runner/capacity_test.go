@@ -2,6 +2,7 @@ package runner
 
 import (
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -55,15 +56,73 @@ func TestCapacity(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			got, err := test.cfg.pages(info, test.freeBytes)
+			got, err := test.cfg.capacity(info, test.freeBytes)
+			message := ""
+			if err != nil {
+				message = err.Error()
+			}
+			if got.Full != test.want || got.Window != 0 || message != test.wantErr {
+				t.Errorf("%s: %+v pages, error %q; want %d, %q", test.reason, got, message, test.want, test.wantErr)
+			}
+		})
+	}
+}
+
+func TestCapacityOfTwoPools(t *testing.T) {
+	// Three layers of 100 bytes a page, the first and the last windowed: a page of each pool is 100 and 200 bytes.
+	mixed := Info{NumLayers: 3, PageBytesPerLayer: 100, ContextLength: 1 << 20, WeightBytes: 1000, WindowTokens: 20, Windowed: []bool{true, false, true}}
+	none, all := mixed, mixed
+	none.Windowed, all.Windowed = []bool{false, false, false}, []bool{true, true, true}
+	tests := []struct {
+		name, reason string
+		info         Info
+		cfg          Config
+		freeBytes    int64
+		want         poolPages
+		wantErr      string
+	}{
+		{"default", "0.8 of 100", mixed, Config{PageSize: 16, MaxTotalTokens: 1600}, 0, poolPages{100, 80}, ""},
+		{"ratio", "rounded up", mixed, Config{PageSize: 16, MaxTotalTokens: 1600, WindowRatio: 0.333}, 0, poolPages{100, 34}, ""},
+		{"just fits", "100*100 + 80*200", mixed, Config{PageSize: 16, MaxTotalTokens: 1600}, 27000, poolPages{100, 80}, ""},
+		{"too much", "", mixed, Config{PageSize: 16, MaxTotalTokens: 1600}, 26999, poolPages{},
+			"max total tokens is 1600: 26999 free bytes, less 1000 of weights, hold 1584 tokens of KV: lower it, or set 0 to derive it"},
+		{"derived", "half of 54000 less 1000", mixed, Config{PageSize: 16}, 54000, poolPages{100, 80}, ""},
+		{"a stage without windowed layers", "still the pool of the others", none, Config{PageSize: 16, MaxTotalTokens: 1600}, 31000, poolPages{100, 80}, ""},
+		{"windowed layers alone", "only the window's pages take memory", all, Config{PageSize: 16, MaxTotalTokens: 1600}, 25000, poolPages{100, 80}, ""},
+		{"too small for a window", "two pages of 16 and the one that begins inside it", mixed, Config{PageSize: 16, MaxTotalTokens: 64, WindowRatio: 0.5}, 0, poolPages{},
+			"the pool of sliding-window layers holds 32 tokens, 20 of them in a window: want 48 at least; raise --swa-full-tokens-ratio or --max-total-tokens"},
+		{"smaller than a window", "no sequence can be longer than the full pool", mixed, Config{PageSize: 16, MaxTotalTokens: 32, WindowRatio: 1}, 0, poolPages{2, 2}, ""},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := test.cfg.capacity(test.info, test.freeBytes)
 			message := ""
 			if err != nil {
 				message = err.Error()
 			}
 			if got != test.want || message != test.wantErr {
-				t.Errorf("%s: %d pages, error %q; want %d, %q", test.reason, got, message, test.want, test.wantErr)
+				t.Errorf("%s: %+v, error %q; want %+v, %q", test.reason, got, message, test.want, test.wantErr)
 			}
 		})
+	}
+}
+
+func TestWindowedInfo(t *testing.T) {
+	dir := seededModel(t, model.SeededOptions{Arch: "ministral", SlidingWindow: 6, Hidden: 16, Layers: 3, Heads: 2, KVHeads: 1, VocabSize: 50})
+	r := newRunner(t, Config{ModelDir: dir, PageSize: 4, MaxTotalTokens: 43})
+	info, pages := r.Info(), r.Pages()
+	if info.WindowTokens != 6 || info.MaxTotalTokens != 40 || info.MaxWindowTokens != 32 || info.KVBytes != 256*(10+2*8) ||
+		!slices.Equal(info.Windowed, []bool{true, false, true}) {
+		t.Errorf("info %+v", info)
+	}
+	if pages.Pages() != 10 || pages.WindowPages() != 8 || !pages.Windowed(0) || pages.Windowed(1) {
+		t.Errorf("%d pages, %d of windows, windowed %t %t", pages.Pages(), pages.WindowPages(), pages.Windowed(0), pages.Windowed(1))
+	}
+	if err := pages.WritePage(0, 8, make([]byte, 256)); err == nil || err.Error() != "write KV page: page is 8: want 0 to 7" {
+		t.Errorf("page 8 of a windowed layer: error %v", err)
+	}
+	if err := pages.WritePage(1, 9, make([]byte, 256)); err != nil {
+		t.Errorf("page 9 of a full layer: error %v", err)
 	}
 }
 
@@ -77,6 +136,7 @@ func TestNewRefusesBadConfigs(t *testing.T) {
 		{"page size", Config{ModelDir: dir}, "runner config: page size is 0: want 1 to 65536 tokens"},
 		{"capacity", Config{ModelDir: dir, PageSize: 16, MaxTotalTokens: 15}, "runner config: max total tokens is 15: want 0 (from memory) or at least a page of 16"},
 		{"fraction", Config{ModelDir: dir, PageSize: 16, MemFraction: 1.5}, "runner config: memory fraction is 1.5: want 0 (the default, 0.5) to 1"},
+		{"window ratio", Config{ModelDir: dir, PageSize: 16, WindowRatio: 1.5}, "runner config: ratio of window tokens is 1.5: want 0 (the default, 0.8) to 1 for --swa-full-tokens-ratio"},
 		{"threads", Config{ModelDir: dir, PageSize: 16, Threads: -1}, "start device: threads is -1: want 0 (one per CPU) or more"},
 	}
 	for _, test := range tests {

@@ -17,41 +17,86 @@ func (e *RowError) Error() string { return fmt.Sprintf("row %d: %s %s", e.Row, e
 
 // checker refuses rows that would read or write what isn't theirs. It keeps a mark per page between steps.
 type checker struct {
-	// users[p] is stamp*2 when rows of this step read page p, stamp*2+1 when one writes it.
-	users []uint64
+	full, window users
+}
+
+// users says what the rows of a step do with each page of a pool.
+type users struct {
+	// marks[p] is stamp*2 when rows of this step read page p, stamp*2+1 when one writes it.
+	marks []uint64
 	stamp uint64
+}
+
+// begin forgets the step before.
+func (u *users) begin(pages int) {
+	if len(u.marks) != pages {
+		u.marks = make([]uint64, pages)
+	}
+	u.stamp++
+}
+
+// use marks a page and reports false when that is one use too many.
+func (u *users) use(page int32, writes bool) (ok bool) {
+	reading, writing := 2*u.stamp, 2*u.stamp+1
+	was := u.marks[page]
+	if was == writing || (was == reading && writes) {
+		return false
+	}
+	u.marks[page] = reading
+	if writes {
+		u.marks[page] = writing
+	}
+	return true
 }
 
 // check gives a *RowError unless every row is whole: tokens in the vocabulary, positions within the context, pages that
 // exist and cover the tokens, and no page that is written also used by another row or a second time by its own. Future
-// rows have their token in Tokens already.
+// rows have their token in Tokens already. Of a window's table only the pages that the row's tokens look at matter.
 func (c *checker) check(rows []scheduler.Row, info Info) error {
-	pages := info.MaxTotalTokens / info.PageSize
-	if len(c.users) != pages {
-		c.users = make([]uint64, pages)
-	}
-	c.stamp++
-	reading, writing := 2*c.stamp, 2*c.stamp+1
+	c.full.begin(info.MaxTotalTokens / info.PageSize)
+	c.window.begin(info.MaxWindowTokens / info.PageSize)
 	for i, row := range rows {
-		if err := checkRow(i, row, info, pages); err != nil {
+		if err := checkRow(i, row, info); err != nil {
 			return err
 		}
-		firstWritten := row.Start / info.PageSize
-		for j, page := range row.Pages[:pagesOf(row, info.PageSize)] {
-			user := c.users[page]
-			if user == writing || (user == reading && j >= firstWritten) {
-				return &RowError{i, "Pages", fmt.Sprintf("[%d] is page %d, which is used twice in this step while a row writes it", j, page)}
-			}
-			c.users[page] = reading
-			if j >= firstWritten {
-				c.users[page] = writing
-			}
+		if err := c.full.table(i, "Pages", row, row.Pages, 0, info); err != nil {
+			return err
+		}
+		if info.WindowTokens == 0 {
+			continue
+		}
+		if err := c.window.table(i, "Window", row, row.Window, firstSeen(row, info)/info.PageSize, info); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-func checkRow(i int, row scheduler.Row, info Info, pages int) error {
+// firstSeen is the first position that a windowed layer looks at for the row.
+func firstSeen(row scheduler.Row, info Info) int { return max(0, row.Start-info.WindowTokens+1) }
+
+// table checks the entries of a page table from ordinal first on.
+func (u *users) table(i int, field string, row scheduler.Row, table []int32, first int, info Info) error {
+	need := pagesOf(row, info.PageSize)
+	if len(table) < need {
+		return &RowError{i, field, fmt.Sprintf("holds %d: want at least %d for %d tokens in pages of %d",
+			len(table), need, row.Start+len(row.Tokens), info.PageSize)}
+	}
+	for j := first; j < need; j++ {
+		page := table[j]
+		if page < 0 || int(page) >= len(u.marks) {
+			return &RowError{i, field, fmt.Sprintf("[%d] is %d: want 0 to %d", j, page, len(u.marks)-1)}
+		}
+	}
+	for j := first; j < need; j++ {
+		if !u.use(table[j], j >= row.Start/info.PageSize) {
+			return &RowError{i, field, fmt.Sprintf("[%d] is page %d, which is used twice in this step while a row writes it", j, table[j])}
+		}
+	}
+	return nil
+}
+
+func checkRow(i int, row scheduler.Row, info Info) error {
 	if len(row.Tokens) == 0 {
 		return &RowError{i, "Tokens", "is empty: want at least one"}
 	}
@@ -63,16 +108,6 @@ func checkRow(i int, row scheduler.Row, info Info, pages int) error {
 	if row.Start < 0 || row.Start > info.ContextLength-len(row.Tokens) {
 		return &RowError{i, "Start", fmt.Sprintf("is %d with %d tokens: want 0 or more, and at most the context of %d in all",
 			row.Start, len(row.Tokens), info.ContextLength)}
-	}
-	need := pagesOf(row, info.PageSize)
-	if len(row.Pages) < need {
-		return &RowError{i, "Pages", fmt.Sprintf("holds %d: want at least %d for %d tokens in pages of %d",
-			len(row.Pages), need, row.Start+len(row.Tokens), info.PageSize)}
-	}
-	for j, page := range row.Pages[:need] {
-		if page < 0 || int(page) >= pages {
-			return &RowError{i, "Pages", fmt.Sprintf("[%d] is %d: want 0 to %d", j, page, pages-1)}
-		}
 	}
 	if row.Sample && row.Params == nil {
 		return &RowError{i, "Params", "is nil: want it where Sample is set"}

@@ -74,3 +74,43 @@ func TestExecuteLooksAtTheContextOnce(t *testing.T) {
 		t.Errorf("no rows: %v, %v", got, err)
 	}
 }
+
+func TestExecuteRefusesWindowsThatAreNotWhole(t *testing.T) {
+	dir := seededModel(t, model.SeededOptions{Arch: "ministral", SlidingWindow: 5, Hidden: 16, Layers: 2, Heads: 2, VocabSize: 50, ContextLength: 60})
+	r := newRunner(t, Config{ModelDir: dir, PageSize: 4, MaxTotalTokens: 40}) // 10 pages, 8 of windows
+	good := scheduler.Row{Tokens: []int32{1, 2}, Start: 8, Pages: []int32{0, 1, 2}, Window: []int32{-1, 1, 2}}
+	with := func(change func(*scheduler.Row)) scheduler.Row {
+		row := good
+		change(&row)
+		return row
+	}
+	tests := []struct {
+		name, reason string
+		rows         []scheduler.Row
+		want         *RowError // nil: accepted
+	}{
+		{"good", "position 8 looks at 4 to 8: the first page is gone", []scheduler.Row{good}, nil},
+		{"page not gone", "an entry that isn't looked at may be anything", []scheduler.Row{with(func(row *scheduler.Row) { row.Window = []int32{999, 1, 2} })}, nil},
+		{"needed page gone", "position 7 looks at 3", []scheduler.Row{with(func(row *scheduler.Row) { row.Start = 7 })},
+			&RowError{0, "Window", "[0] is -1: want 0 to 7"}},
+		{"no window", "", []scheduler.Row{with(func(row *scheduler.Row) { row.Window = nil })},
+			&RowError{0, "Window", "holds 0: want at least 3 for 10 tokens in pages of 4"}},
+		{"beyond the pool", "the pool of windows is smaller", []scheduler.Row{with(func(row *scheduler.Row) { row.Window = []int32{-1, 1, 8} })},
+			&RowError{0, "Window", "[2] is 8: want 0 to 7"}},
+		{"two writers", "their full pages differ", []scheduler.Row{good, with(func(row *scheduler.Row) { row.Pages, row.Window = []int32{3, 4, 5}, []int32{-1, 3, 2} })},
+			&RowError{1, "Window", "[2] is page 2, which is used twice in this step while a row writes it"}},
+		{"shared prefix", "", []scheduler.Row{good, with(func(row *scheduler.Row) { row.Pages, row.Window = []int32{0, 1, 5}, []int32{-1, 1, 3} })}, nil},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			_, err := r.Execute(context.Background(), test.rows, nil)
+			var got *RowError
+			if err != nil && !errors.As(err, &got) {
+				t.Fatalf("error %v: want a *RowError", err)
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", test.reason, diff)
+			}
+		})
+	}
+}

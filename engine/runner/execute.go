@@ -72,7 +72,7 @@ func (r *Runner) forward(rows []scheduler.Row, layerDone func(layer int)) ([]sch
 	if err := r.checker.check(rows, r.info); err != nil {
 		return nil, err
 	}
-	r.step.flatten(rows, r.info.PageSize)
+	r.step.flatten(rows, r.info)
 	input, err := r.step.upload(r.device)
 	if err != nil {
 		return nil, err

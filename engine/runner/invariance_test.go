@@ -30,19 +30,40 @@ func (g *generation) alone(t *testing.T, r *Runner, n int) {
 	pages := countUp(0, (len(g.prompt)+n)/r.info.PageSize+1)
 	tokens, start := g.prompt, 0
 	for i := range n {
-		got := execute(t, r, scheduler.Row{Tokens: tokens, Start: start, Pages: pages, Sample: true, Params: g.params, Seed: g.seed, Index: i})
+		got := execute(t, r, scheduler.Row{
+			Tokens: tokens, Start: start, Pages: pages, Window: window(r, pages, start), Sample: true, Params: g.params, Seed: g.seed, Index: i,
+		})
 		g.sampled, g.logits = append(g.sampled, got[0]), append(g.logits, slices.Clone(r.logits[:r.info.VocabSize]))
 		start += len(tokens)
 		tokens = []int32{got[0].Token}
 	}
 }
 
+// window gives the window's table of a row that starts at a position: the same pages, those gone that it needs no more.
+func window(r *Runner, pages []int32, start int) []int32 {
+	if r.info.WindowTokens == 0 {
+		return nil
+	}
+	table := slices.Clone(pages)
+	for i := range min(len(table), max(0, start-r.info.WindowTokens+1)/r.info.PageSize) {
+		table[i] = -1
+	}
+	return table
+}
+
 // TestResultsDependOnTheSequenceAlone generates sequences one by one, and again in random company: other page sizes and
 // numbers of threads, prompts cut into random chunks, random rows in each step, pages shuffled. Tokens, logprobs and
 // logits must be the same bits.
 func TestResultsDependOnTheSequenceAlone(t *testing.T) {
+	for _, options := range []model.SeededOptions{
+		{Layers: 2, VocabSize: 500, Seed: 3}, {Arch: "ministral", SlidingWindow: 40, Layers: 2, VocabSize: 500, Seed: 3},
+	} {
+		t.Run(options.Arch, func(t *testing.T) { dependOnTheSequenceAlone(t, seededModel(t, options)) })
+	}
+}
+
+func dependOnTheSequenceAlone(t *testing.T, dir string) {
 	const n = 12
-	dir := seededModel(t, model.SeededOptions{Layers: 2, VocabSize: 500, Seed: 3})
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
@@ -63,7 +84,7 @@ func TestResultsDependOnTheSequenceAlone(t *testing.T) {
 		{PageSize: 1, Threads: 1}, {PageSize: 7, Threads: 2}, {PageSize: 16, Threads: 3}, {PageSize: 64, Threads: 2}, {PageSize: 256, Threads: 4},
 	} {
 		t.Run(fmt.Sprintf("page=%d,threads=%d", cfg.PageSize, cfg.Threads), func(t *testing.T) {
-			cfg.ModelDir, cfg.MaxTotalTokens = dir, len(generations)*512
+			cfg.ModelDir, cfg.MaxTotalTokens, cfg.WindowRatio = dir, len(generations)*512, 1
 			together(t, newRunner(t, cfg), random, generations, n)
 		})
 	}
@@ -92,7 +113,7 @@ func together(t *testing.T, r *Runner, random *rand.Rand, generations []*generat
 		company := live[:1+random.IntN(len(live))]
 		rows := make([]scheduler.Row, len(company))
 		for i, s := range company {
-			row := scheduler.Row{Start: s.start, Pages: s.pages, Params: s.params, Seed: s.seed, Index: s.output}
+			row := scheduler.Row{Start: s.start, Pages: s.pages, Window: window(r, s.pages, s.start), Params: s.params, Seed: s.seed, Index: s.output}
 			if s.start < len(s.prompt) {
 				end := s.start + 1 + random.IntN(len(s.prompt)-s.start)
 				row.Tokens, row.Sample = s.prompt[s.start:end], end == len(s.prompt)

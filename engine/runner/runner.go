@@ -3,7 +3,6 @@ package runner
 import (
 	"errors"
 	"fmt"
-	"math"
 
 	"github.com/sluice-dev/sluice/engine/model"
 	"github.com/sluice-dev/sluice/engine/parallel"
@@ -23,6 +22,10 @@ type Config struct {
 	// MaxTotalTokens is 0. 0 means DefaultMemFraction.
 	MemFraction float64
 
+	// WindowRatio is the capacity of the pool of sliding-window layers as a part of MaxTotalTokens; 0 means
+	// DefaultWindowRatio. Not looked at without such layers.
+	WindowRatio float64
+
 	Threads int // of the host device, 0: one per CPU; ignored when Device is set
 
 	// Device is where to run; nil makes a host device that the Runner closes. A device that is passed stays the caller's.
@@ -34,6 +37,9 @@ type Config struct {
 
 // DefaultMemFraction leaves room for the API process and for other pods of the machine.
 const DefaultMemFraction = 0.5
+
+// DefaultWindowRatio is SGLang's --swa-full-tokens-ratio.
+const DefaultWindowRatio = 0.8
 
 // Info is what a Runner knows about itself once it is made. What isn't said to be the model's is this rank's.
 type Info struct {
@@ -48,13 +54,19 @@ type Info struct {
 	PageBytesPerLayer int // 2 * PageSize * KVHeads * HeadDim numbers
 	PageSize          int // tokens
 	MaxTotalTokens    int // capacity, a multiple of PageSize, the same on all ranks
-	ContextLength     int // tokens
-	VocabSize         int
-	EOSTokenIDs       []int32 // ascending
-	WeightBytes       int64
-	KVBytes           int64 // of all layers
-	DType             string
-	Device            gpu.Info
+
+	// WindowTokens is how many tokens a windowed layer of the model looks at, its own included; 0: no layer is windowed.
+	WindowTokens    int
+	Windowed        []bool // by layer of this rank; nil: no layer of the model is windowed
+	MaxWindowTokens int    // capacity of the pool of windowed layers, a multiple of PageSize, the same on all ranks; 0: none
+
+	ContextLength int // tokens
+	VocabSize     int
+	EOSTokenIDs   []int32 // ascending
+	WeightBytes   int64
+	KVBytes       int64 // of all layers
+	DType         string
+	Device        gpu.Info
 }
 
 // Runner implements scheduler.Executor.
@@ -100,6 +112,9 @@ func (c Config) validate() error {
 	if c.MaxTotalTokens < 0 || (c.MaxTotalTokens > 0 && c.MaxTotalTokens < c.PageSize) {
 		return fmt.Errorf("max total tokens is %d: want 0 (from memory) or at least a page of %d", c.MaxTotalTokens, c.PageSize)
 	}
+	if !(c.WindowRatio >= 0 && c.WindowRatio <= 1) {
+		return fmt.Errorf("ratio of window tokens is %g: want 0 (the default, %g) to 1 for --swa-full-tokens-ratio", c.WindowRatio, DefaultWindowRatio)
+	}
 	if !(c.MemFraction >= 0 && c.MemFraction <= 1) {
 		return fmt.Errorf("memory fraction is %g: want 0 (the default, %g) to 1", c.MemFraction, DefaultMemFraction)
 	}
@@ -132,53 +147,20 @@ func (r *Runner) load(cfg Config) error {
 		DType:             "float32",
 		Device:            r.device.Info(),
 	}
-	pages, err := cfg.pages(r.info, freeBytes)
+	if c.Windowed != nil {
+		r.info.WindowTokens, r.info.Windowed = c.SlidingWindow, c.Windowed[fromLayer:toLayer]
+	}
+	pages, err := cfg.capacity(r.info, freeBytes)
 	if err != nil {
 		return err
 	}
 	if pages, err = r.fewest(pages); err != nil {
 		return err
 	}
-	r.info.MaxTotalTokens = pages * cfg.PageSize
-	r.info.KVBytes = int64(pages) * int64(r.info.PageBytesPerLayer) * int64(r.info.NumLayers)
+	r.info.MaxTotalTokens, r.info.MaxWindowTokens = pages.Full*cfg.PageSize, pages.Window*cfg.PageSize
+	r.info.KVBytes = r.info.bytes(pages)
 	r.pages, err = newPageStore(r.device, r.info, pages)
 	return err
-}
-
-// derivedContexts caps a derived capacity at this many full contexts. More would only be cold prefixes, in memory that
-// the machine's other pods can use.
-const derivedContexts = 32
-
-// pages gives the number of pages to allocate. Given: refused when they can't be in memory, which the system would
-// otherwise show only under load, by ending the process. Derived: what is left of the memory fraction after the weights,
-// at most derivedContexts full contexts.
-func (c Config) pages(info Info, freeBytes int64) (int, error) {
-	pageBytes := int64(info.PageBytesPerLayer) * int64(info.NumLayers)
-	if c.MaxTotalTokens > 0 {
-		most := int64(math.MaxInt32) // page ids
-		if freeBytes > 0 {
-			most = min(most, max(freeBytes-info.WeightBytes, 0)/pageBytes)
-		}
-		if pages := c.MaxTotalTokens / c.PageSize; int64(pages) <= most {
-			return pages, nil
-		}
-		return 0, fmt.Errorf("max total tokens is %d: %d free bytes, less %d of weights, hold %d tokens of KV: lower it, or set 0 to derive it",
-			c.MaxTotalTokens, freeBytes, info.WeightBytes, most*int64(c.PageSize))
-	}
-	most := (derivedContexts*info.ContextLength + c.PageSize - 1) / c.PageSize
-	if freeBytes <= 0 { // the device can't tell
-		return most, nil
-	}
-	fraction := c.MemFraction
-	if fraction == 0 {
-		fraction = DefaultMemFraction
-	}
-	budget := int64(fraction*float64(freeBytes)) - info.WeightBytes
-	if budget < pageBytes {
-		return 0, fmt.Errorf("no memory for KV: %g of %d free bytes, less %d of weights, is under one page of %d bytes: "+
-			"raise the memory fraction or set max total tokens", fraction, freeBytes, info.WeightBytes, pageBytes)
-	}
-	return int(min(int64(most), budget/pageBytes)), nil
 }
 
 // Info gives the facts of model and memory.

@@ -15,14 +15,16 @@ type step struct {
 	positions []int32 // [n]
 	sequences []int32 // [n]: the token's row
 	tables    []int32 // [rows, maxPages]
+	windows   []int32 // the same of the pool of windowed layers; empty without such layers
 	maxPages  int
 	wanted    []int32 // [sampled rows]: index of the row's last token
 
-	uploads [4]gpu.Buffer // of the slices behind the tokens, in their order
+	uploads [5]gpu.Buffer // of the slices behind the tokens, in their order
 }
 
 // flatten turns checked rows into token order.
-func (s *step) flatten(rows []scheduler.Row, pageSize int) {
+func (s *step) flatten(rows []scheduler.Row, info Info) {
+	pageSize := info.PageSize
 	s.tokens, s.positions, s.sequences, s.wanted = s.tokens[:0], s.positions[:0], s.sequences[:0], s.wanted[:0]
 	s.maxPages = 0
 	for i, row := range rows {
@@ -36,14 +38,23 @@ func (s *step) flatten(rows []scheduler.Row, pageSize int) {
 			s.wanted = append(s.wanted, int32(len(s.tokens)-1))
 		}
 	}
-	s.tables = s.tables[:0]
+	s.tables, s.windows = s.tables[:0], s.windows[:0]
 	for _, row := range rows {
-		used := row.Pages[:pagesOf(row, pageSize)]
-		s.tables = append(s.tables, used...)
-		for range s.maxPages - len(used) {
-			s.tables = append(s.tables, -1) // never read
+		used := pagesOf(row, pageSize)
+		s.tables = appendTable(s.tables, row.Pages[:used], s.maxPages)
+		if info.WindowTokens > 0 {
+			s.windows = appendTable(s.windows, row.Window[:used], s.maxPages)
 		}
 	}
+}
+
+// appendTable adds a row of a table of tables.
+func appendTable(tables, used []int32, maxPages int) []int32 {
+	tables = append(tables, used...)
+	for range maxPages - len(used) {
+		tables = append(tables, -1) // never read
+	}
+	return tables
 }
 
 // pagesOf is how many pages hold the row's tokens, those of the step included.
@@ -53,10 +64,10 @@ func pagesOf(row scheduler.Row, pageSize int) int {
 
 // upload puts the step onto the device.
 func (s *step) upload(device gpu.Device) (model.Step, error) {
-	var tensors [4]gpu.Tensor
-	for i, values := range [][]int32{s.positions, s.sequences, s.tables, s.wanted} {
+	var tensors [5]gpu.Tensor
+	for i, values := range [][]int32{s.positions, s.sequences, s.tables, s.wanted, s.windows} {
 		if len(values) == 0 {
-			continue // wanted alone may be empty
+			continue // nothing is wanted, or no layer is windowed
 		}
 		if s.uploads[i] == nil || s.uploads[i].Len() < len(values) {
 			buffer, err := device.Alloc(gpu.I32, 2*len(values))
@@ -71,9 +82,13 @@ func (s *step) upload(device gpu.Device) (model.Step, error) {
 		}
 	}
 	rows := len(s.tables) / s.maxPages
-	return model.Step{
+	input := model.Step{
 		Tokens: s.tokens,
 		At:     gpu.Paged{Positions: tensors[0], Sequences: tensors[1], Tables: gpu.View(s.uploads[2], rows, s.maxPages)},
 		Wanted: tensors[3],
-	}, nil
+	}
+	if len(s.windows) > 0 {
+		input.Windows = gpu.View(s.uploads[4], rows, s.maxPages)
+	}
+	return input, nil
 }

@@ -40,9 +40,10 @@ func (r *Runner) freeBytes() int64 {
 
 // setup is what all ranks of a world must have alike.
 type setup struct {
-	Model          string `json:"model"` // hash of config.json
-	PageSize       int    `json:"page_size"`
-	MaxTotalTokens int    `json:"max_total_tokens"`
+	Model          string  `json:"model"` // hash of config.json
+	PageSize       int     `json:"page_size"`
+	MaxTotalTokens int     `json:"max_total_tokens"`
+	WindowRatio    float64 `json:"window_ratio"`
 }
 
 // compare checks that all ranks were started alike. It returns on no rank before all have called it.
@@ -55,7 +56,7 @@ func (r *Runner) compare(cfg Config) error {
 		return fmt.Errorf("read model config: %w", err)
 	}
 	sum := sha256.Sum256(raw)
-	own := setup{Model: hex.EncodeToString(sum[:8]), PageSize: cfg.PageSize, MaxTotalTokens: cfg.MaxTotalTokens}
+	own := setup{Model: hex.EncodeToString(sum[:8]), PageSize: cfg.PageSize, MaxTotalTokens: cfg.MaxTotalTokens, WindowRatio: cfg.WindowRatio}
 	all, err := exchange(r.world, own)
 	if err != nil {
 		return fmt.Errorf("compare the ranks' configurations: %w", err)
@@ -68,6 +69,7 @@ func (r *Runner) compare(cfg Config) error {
 			{"model (config.json)", all[0].Model, other.Model},
 			{"--page-size", all[0].PageSize, other.PageSize},
 			{"--max-total-tokens", all[0].MaxTotalTokens, other.MaxTotalTokens},
+			{"--swa-full-tokens-ratio", all[0].WindowRatio, other.WindowRatio},
 		} {
 			if f.first != f.other {
 				return fmt.Errorf("%s of rank %d is %v, of rank 0 %v: start all nodes alike", f.name, rank, f.other, f.first)
@@ -77,17 +79,17 @@ func (r *Runner) compare(cfg Config) error {
 	return nil
 }
 
-// fewest gives the least number of pages that a rank has: they hold the same sequences.
-func (r *Runner) fewest(pages int) (int, error) {
+// fewest gives the least number of pages that a rank has in each pool: they hold the same sequences.
+func (r *Runner) fewest(pages poolPages) (poolPages, error) {
 	if r.world == nil {
 		return pages, nil
 	}
 	all, err := exchange(r.world, pages)
 	if err != nil {
-		return 0, fmt.Errorf("agree on the number of pages: %w", err)
+		return poolPages{}, fmt.Errorf("agree on the number of pages: %w", err)
 	}
-	for _, n := range all {
-		pages = min(pages, n)
+	for _, p := range all {
+		pages.Full, pages.Window = min(pages.Full, p.Full), min(pages.Window, p.Window)
 	}
 	return pages, nil
 }

@@ -94,7 +94,9 @@ func (m *team) follow(t *testing.T, g *generation, pages []int32) {
 	tokens, start := g.prompt, 0
 	worst := 0.0
 	for i, want := range g.sampled {
-		got := m.execute(t, scheduler.Row{Tokens: tokens, Start: start, Pages: pages, Sample: true, Params: g.params, Seed: g.seed, Index: i})
+		got := m.execute(t, scheduler.Row{
+			Tokens: tokens, Start: start, Pages: pages, Window: window(m.runners[0], pages, start), Sample: true, Params: g.params, Seed: g.seed, Index: i,
+		})
 		logits := m.sampler().logits
 		for token, w := range g.logits[i] {
 			worst = max(worst, math.Abs(float64(logits[token]-w)))
@@ -126,11 +128,12 @@ func TestTeamsGiveOneRanksTokens(t *testing.T) {
 	}{
 		{"default", model.SeededOptions{Layers: 3, VocabSize: 503, Seed: 7}},
 		{"one key-value head", model.SeededOptions{Layers: 3, Heads: 8, KVHeads: 1, VocabSize: 302, Seed: 8}},
+		{"windows", model.SeededOptions{Arch: "ministral", SlidingWindow: 9, Layers: 3, VocabSize: 303, Seed: 6}},
 		{"two key-value heads", model.SeededOptions{Layers: 3, Heads: 16, KVHeads: 2, VocabSize: 301, Seed: 9}},
 	}
 	for _, m := range models {
 		dir := seededModel(t, m.options)
-		cfg := Config{ModelDir: dir, PageSize: 4, MaxTotalTokens: 256, Threads: 1}
+		cfg := Config{ModelDir: dir, PageSize: 4, MaxTotalTokens: 256, WindowRatio: 1, Threads: 1}
 		one := newRunner(t, cfg)
 		generations := []*generation{
 			{prompt: countUp(3, 50), params: greedy},

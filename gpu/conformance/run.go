@@ -44,6 +44,7 @@ func RunSeed(t *testing.T, seed uint64, open func(t *testing.T) gpu.Device) {
 		{"rope", rope},
 		{"attention", attention},
 		{"attention is independent of batch, chunk and page size", attentionInvariance},
+		{"attention with a wide window is full attention", attentionWindow},
 		{"silu mul", siluMul},
 		{"add", add},
 		{"softmax", softmax},

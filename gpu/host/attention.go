@@ -68,14 +68,17 @@ func (s *scratches) give(c *scratch) {
 
 // Attention shares out (tile, key-value head) pairs. Within one, each query keeps its own running softmax over the
 // blocks of keys, and no sum goes across queries.
-func (o *ops) Attention(dst, q, kv gpu.Tensor, at gpu.Paged, scale float32) {
+func (o *ops) Attention(dst, q, kv gpu.Tensor, at gpu.Paged, scale float32, window int) {
 	positions, sequences := ram.I32(at.Positions), ram.I32(at.Sequences)
+	if window == 0 {
+		window = math.MaxInt
+	}
 	tiles := o.scratch.tiles[:0]
 	longest := 0
 	for i := 0; i < q.Rows; {
 		j := i
 		for j < q.Rows && j-i < queryTile && sequences[j] == sequences[i] {
-			longest = max(longest, int(positions[j])+1)
+			longest = max(longest, min(int(positions[j])+1, window))
 			j++
 		}
 		tiles = append(tiles, tile{i, j})
@@ -87,14 +90,14 @@ func (o *ops) Attention(dst, q, kv gpu.Tensor, at gpu.Paged, scale float32) {
 	o.pool.run(len(tiles)*at.KVHeads, grain(flops), func(from, to int) {
 		c := o.scratch.take(queryTile*group, at.HeadDim)
 		for item := from; item < to; item++ {
-			o.attend(c, dst, q, kv, at, scale, tiles[item/at.KVHeads], item%at.KVHeads)
+			o.attend(c, dst, q, kv, at, scale, window, tiles[item/at.KVHeads], item%at.KVHeads)
 		}
 		o.scratch.give(c)
 	})
 }
 
 // attend computes the heads of one key-value head for one tile.
-func (o *ops) attend(c *scratch, dst, q, kv gpu.Tensor, at gpu.Paged, scale float32, t tile, kvHead int) {
+func (o *ops) attend(c *scratch, dst, q, kv gpu.Tensor, at gpu.Paged, scale float32, window int, t tile, kvHead int) {
 	positions := ram.I32(at.Positions)
 	sequence := int(ram.I32(at.Sequences)[t.from])
 	table := ram.I32(at.Tables.RowRange(sequence, sequence+1))
@@ -102,9 +105,9 @@ func (o *ops) attend(c *scratch, dst, q, kv gpu.Tensor, at gpu.Paged, scale floa
 	width := group * at.HeadDim // of the group's heads, which are next to each other in q and dst
 	slot := at.KVHeads * at.HeadDim
 
-	last := 0
+	first, last := math.MaxInt, 0 // positions that a token of the tile looks at
 	for i := t.from; i < t.to; i++ {
-		last = max(last, int(positions[i]))
+		first, last = min(first, max(0, int(positions[i])-(window-1))), max(last, int(positions[i]))
 		for d, v := range ram.Row(q, i)[kvHead*width : (kvHead+1)*width] {
 			c.queries[(i-t.from)*width+d] = v * scale
 		}
@@ -116,12 +119,13 @@ func (o *ops) attend(c *scratch, dst, q, kv gpu.Tensor, at gpu.Paged, scale floa
 		c.top[i] = float32(math.Inf(-1))
 	}
 
-	for block := 0; block <= last; block += keyBlock {
-		c.findRuns(kv, at, table, kvHead, block, min(keyBlock, last+1-block))
+	for block := first - first%keyBlock; block <= last; block += keyBlock {
+		c.findRuns(kv, at, table, kvHead, block, max(0, first-block), min(keyBlock, last+1-block))
 		for i := range queries {
-			keys := min(keyBlock, int(positions[t.from+i/group])+1-block)
-			if keys > 0 {
-				c.absorb(&o.k, i, keys, at.HeadDim, slot)
+			position := int(positions[t.from+i/group])
+			from, to := max(0, position-(window-1)-block), min(keyBlock, position+1-block)
+			if from < to {
+				c.absorb(&o.k, i, from, to, at.HeadDim, slot)
 			}
 		}
 	}
@@ -135,13 +139,13 @@ func (o *ops) attend(c *scratch, dst, q, kv gpu.Tensor, at gpu.Paged, scale floa
 	}
 }
 
-// findRuns finds the pages of positions [block, block+n).
-func (c *scratch) findRuns(kv gpu.Tensor, at gpu.Paged, table []int32, kvHead, block, n int) {
+// findRuns finds the pages of positions [from, end) of the block, and looks at no other entry of the table.
+func (c *scratch) findRuns(kv gpu.Tensor, at gpu.Paged, table []int32, kvHead, block, from, end int) {
 	slot := at.KVHeads * at.HeadDim
 	c.runs = c.runs[:0]
-	for from := 0; from < n; {
+	for from < end {
 		first := (block + from) % at.PageSize // in the page
-		to := min(n, from+at.PageSize-first)
+		to := min(end, from+at.PageSize-first)
 		page := ram.Row(kv, int(table[(block+from)/at.PageSize]))
 		c.runs = append(c.runs, run{
 			from: from, to: to,
@@ -152,17 +156,16 @@ func (c *scratch) findRuns(kv gpu.Tensor, at gpu.Paged, table []int32, kvHead, b
 	}
 }
 
-// absorb takes the first keys of the block into the running softmax of a query.
-func (c *scratch) absorb(k *kernels, query, keys, headDim, slot int) {
+// absorb takes keys [from, to) of the block into the running softmax of a query.
+func (c *scratch) absorb(k *kernels, query, from, to, headDim, slot int) {
 	q, sums := c.queries[query*headDim:(query+1)*headDim], c.sums[query*headDim:(query+1)*headDim]
-	scores := c.scores[:keys]
+	scores := c.scores[:]
 	for _, r := range c.runs {
-		if r.from >= keys {
-			break
+		if lo, hi := max(from, r.from), min(to, r.to); lo < hi {
+			k.dots(scores[lo:hi], q, r.keys[(lo-r.from)*slot:], slot)
 		}
-		k.dots(scores[r.from:min(r.to, keys)], q, r.keys, slot)
 	}
-	if m := largest(scores); m > c.top[query] {
+	if m := largest(scores[from:to]); m > c.top[query] {
 		shrink := exp(c.top[query] - m)
 		c.weight[query] *= shrink
 		for d := range sums {
@@ -170,11 +173,10 @@ func (c *scratch) absorb(k *kernels, query, keys, headDim, slot int) {
 		}
 		c.top[query] = m
 	}
-	c.weight[query] += k.expSum(scores, c.top[query])
+	c.weight[query] += k.expSum(scores[from:to], c.top[query])
 	for _, r := range c.runs {
-		if r.from >= keys {
-			break
+		if lo, hi := max(from, r.from), min(to, r.to); lo < hi {
+			k.mix(sums, scores[lo:hi], r.values[(lo-r.from)*slot:], slot)
 		}
-		k.mix(sums, scores[r.from:min(r.to, keys)], r.values, slot)
 	}
 }

@@ -166,7 +166,7 @@ func BenchmarkAttention(b *testing.B) {
 				}
 				b.ResetTimer()
 				for range b.N {
-					d.Ops().Attention(dst, q, kv, at, 0.125)
+					d.Ops().Attention(dst, q, kv, at, 0.125, 0)
 				}
 				b.ReportMetric(float64(rows)*float64(b.N)/b.Elapsed().Seconds(), "tokens/s")
 			})

@@ -94,22 +94,26 @@ func (ops) StoreKV(kv, k, v gpu.Tensor, at gpu.Paged) {
 	}
 }
 
-func (ops) Attention(dst, q, kv gpu.Tensor, at gpu.Paged, scale float32) {
+func (ops) Attention(dst, q, kv gpu.Tensor, at gpu.Paged, scale float32, window int) {
 	positions, sequences := ram.I32(at.Positions), ram.I32(at.Sequences)
 	heads := q.Cols / at.HeadDim
 	for i := range q.Rows {
 		sequence, context := int(sequences[i]), int(positions[i])+1
-		weights := make([]float64, context)
+		first := 0
+		if window > 0 {
+			first = max(0, context-window)
+		}
+		weights := make([]float64, context-first)
 		for head := range heads {
 			kvHead := head / (heads / at.KVHeads)
 			query := ram.Row(q, i)[head*at.HeadDim : (head+1)*at.HeadDim]
-			for p := range context {
-				weights[p] = dot(query, slot(kv, at, sequence, p, 0, kvHead)) * float64(scale)
+			for p := range weights {
+				weights[p] = dot(query, slot(kv, at, sequence, first+p, 0, kvHead)) * float64(scale)
 			}
 			softmax(weights)
 			mixed := make([]float64, at.HeadDim)
-			for p := range context {
-				for j, v := range slot(kv, at, sequence, p, 1, kvHead) {
+			for p := range weights {
+				for j, v := range slot(kv, at, sequence, first+p, 1, kvHead) {
 					mixed[j] += weights[p] * float64(v)
 				}
 			}
