@@ -38,7 +38,7 @@ func TestServeFlags(t *testing.T) {
 	}
 	want.DrainAccept, want.DrainTimeout = 1500*time.Millisecond, 2*time.Minute
 	want.Rank = rank.Config{
-		PageSize: 4, MaxTotalTokens: 5, ContextLength: 6, MaxRunningRequests: 7, MaxRunningRequestsUnderSLO: 8, MaxQueuedRequests: 9, ChunkedPrefillSize: -1,
+		PageSize: 4, MaxTotalTokens: 5, SWAFullTokensRatio: 0.25, ContextLength: 6, MaxRunningRequests: 7, MaxRunningRequestsUnderSLO: 8, MaxQueuedRequests: 9, ChunkedPrefillSize: -1,
 		MaxPrefillTokens: 10, SchedulePolicy: "lpm", ScheduleConservativeness: 0.5, RetractionPolicy: "priority", EnableMixedChunk: true, DisableOverlapSchedule: true,
 		Cache: rank.CacheConfig{Disable: true, EvictionPolicy: "lfu", EnableOnDecode: true},
 		Priority: rank.PriorityConfig{
@@ -47,7 +47,7 @@ func TestServeFlags(t *testing.T) {
 		RequestWaitingTimeout: 16 * time.Second, RequestRunningTimeout: 17 * time.Minute, Seed: 11, Threads: 12, DecodeLogInterval: 13, LogLevel: "debug", Disagg: rank.DisaggConfig{Mode: rank.ModePrefill, AdvertiseHost: "h"},
 	}
 	got, secretFile, err := parse("--model-path", "/m", "--served-model-name", "n", "--host", "0.0.0.0", "--port", "1", "--api-key", "k", "--admin-api-key", "a",
-		"--max-body-bytes", "2", "--page-size", "4", "--max-total-tokens", "5", "--context-length", "6", "--max-running-requests", "7",
+		"--max-body-bytes", "2", "--page-size", "4", "--max-total-tokens", "5", "--swa-full-tokens-ratio", "0.25", "--context-length", "6", "--max-running-requests", "7",
 		"--max-running-requests-under-slo", "8", "--max-queued-requests", "9", "--chunked-prefill-size", "-1", "--max-prefill-tokens", "10",
 		"--schedule-policy", "lpm", "--schedule-conservativeness", "0.5", "--retraction-policy", "priority", "--enable-mixed-chunk", "--disable-overlap-schedule",
 		"--disable-radix-cache", "--radix-eviction-policy", "lfu", "--disaggregation-decode-enable-radix-cache", "--enable-priority-scheduling",

@@ -61,6 +61,7 @@ func serveFlags(f *pflag.FlagSet, cfg *server.Config, secretFile *string) {
 
 	f.IntVar(&r.PageSize, "page-size", r.PageSize, "tokens per page of KV memory")
 	f.IntVar(&r.MaxTotalTokens, "max-total-tokens", 0, "KV capacity in tokens (default: from the memory there is)")
+	f.Float64Var(&r.SWAFullTokensRatio, "swa-full-tokens-ratio", r.SWAFullTokensRatio, "KV capacity of sliding-window layers as a part of that of full ones")
 	f.IntVar(&r.ContextLength, "context-length", 0, "longest sequence, prompt and answer (default: the model's)")
 	f.IntVar(&r.MaxRunningRequests, "max-running-requests", r.MaxRunningRequests, "most requests that run at the same time")
 	f.IntVar(&r.MaxRunningRequestsUnderSLO, "max-running-requests-under-slo", 0, "running requests at which utilization is 1 (default: --max-running-requests)")

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sluice-dev/sluice/engine/kvcache"
+	"github.com/sluice-dev/sluice/engine/runner"
 	"github.com/sluice-dev/sluice/engine/scheduler"
 )
 
@@ -37,7 +38,9 @@ type Config struct {
 
 	PageSize       int `json:"pageSize"`       // tokens per page; 0: 16
 	MaxTotalTokens int `json:"maxTotalTokens"` // KV capacity in tokens, rounded down to pages; 0: from the memory budget
-	ContextLength  int `json:"contextLength"`  // 0: the model's; more than the model's is an error
+	// SWAFullTokensRatio is the capacity of sliding-window layers as a part of that of full ones; 0: 0.8.
+	SWAFullTokensRatio float64 `json:"swaFullTokensRatio"`
+	ContextLength      int     `json:"contextLength"` // 0: the model's; more than the model's is an error
 
 	MaxRunningRequests         int `json:"maxRunningRequests"`         // 0: 256
 	MaxRunningRequestsUnderSLO int `json:"maxRunningRequestsUnderSLO"` // the cap of utilization; 0: MaxRunningRequests
@@ -159,6 +162,12 @@ func (c Config) Validate() (Config, error) {
 	}
 	if c.MaxTotalTokens < 0 || c.MaxTotalTokens > 0 && c.PageSize > 0 && c.MaxTotalTokens < c.PageSize {
 		refuse("maximum of total tokens is %d: give at least one page of %d tokens, or 0 to derive it", c.MaxTotalTokens, c.PageSize)
+	}
+	if !(c.SWAFullTokensRatio >= 0 && c.SWAFullTokensRatio <= 1) {
+		refuse("ratio of sliding-window tokens is %g: give a number up to 1, or 0 for %g", c.SWAFullTokensRatio, runner.DefaultWindowRatio)
+	}
+	if c.SWAFullTokensRatio == 0 {
+		c.SWAFullTokensRatio = runner.DefaultWindowRatio
 	}
 	for _, f := range []struct {
 		name string

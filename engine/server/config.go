@@ -61,7 +61,7 @@ func Default() Config {
 		ClientTimeout: 2 * time.Minute, HealthTimeout: 20 * time.Second, HealthGenerates: true, DrainAccept: 2 * time.Second, DrainTimeout: 60 * time.Second,
 		BootstrapPort: 8998, ProfilerDir: "/tmp",
 		Rank: rank.Config{
-			PageSize: 16, MaxRunningRequests: 256, ChunkedPrefillSize: 2048, MaxPrefillTokens: 16384, DecodeLogInterval: 40, LogLevel: "info",
+			PageSize: 16, SWAFullTokensRatio: 0.8, MaxRunningRequests: 256, ChunkedPrefillSize: 2048, MaxPrefillTokens: 16384, DecodeLogInterval: 40, LogLevel: "info",
 			Cache: rank.CacheConfig{EvictionPolicy: "lru"}, SchedulePolicy: "fcfs", ScheduleConservativeness: 1, RetractionPolicy: "length", Priority: rank.PriorityConfig{PreemptionThreshold: 10},
 		},
 	}
@@ -199,6 +199,9 @@ func (c Config) checkRankNumbers(refuse refusal) {
 		if f.value < f.lowest {
 			refuse(f.flag, "is %d: give a positive number, or 0 for %s", f.value, f.zero)
 		}
+	}
+	if !(r.SWAFullTokensRatio >= 0 && r.SWAFullTokensRatio <= 1) {
+		refuse("swa-full-tokens-ratio", "is %g: give a number up to 1, or 0 for the default of 0.8", r.SWAFullTokensRatio)
 	}
 	if r.PageSize > 0 && r.MaxTotalTokens > 0 && r.MaxTotalTokens < r.PageSize {
 		refuse("max-total-tokens", "is %d, less than a page of %d tokens (--page-size): raise it", r.MaxTotalTokens, r.PageSize)
