@@ -3,9 +3,11 @@ package disagg
 import (
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // flat is a KV pool as a rank has it: one slice a layer.
@@ -114,6 +116,93 @@ func benchTransfer(b *testing.B, layout Layout, pages int, direct bool) {
 	b.ReportMetric(0, "ns/op")
 }
 
+// BenchmarkRecut measures one prompt's pages from one prefill rank to two decode ranks that have half of the KV heads each,
+// and from two to one, against a straight hand-over of the same bytes between two ranks in the same run, alternating:
+//
+//	of_straight  the share of the straight hand-over's speed
+func BenchmarkRecut(b *testing.B) {
+	m := model{layers: 8, heads: 8, headBytes: 256, pageSize: 16}
+	const pages = 128
+	for _, direct := range []bool{true, false} {
+		for _, w := range [][2]world{{{1, 1}, {2, 1}}, {{2, 1}, {1, 1}}, {{2, 1}, {2, 1}}} {
+			b.Run(fmt.Sprintf("direct=%v/tp%d-tp%d", direct, w[0].tp, w[1].tp), func(b *testing.B) {
+				straight, cut := newBenchEngines(b, m, world{1, 1}, world{1, 1}, direct, pages), newBenchEngines(b, m, w[0], w[1], direct, pages)
+				var straightNanos, cutNanos int64
+				room := int64(0)
+				for b.Loop() {
+					room++
+					straightNanos += straight.handOver(room, pages)
+					cutNanos += cut.handOver(room, pages)
+				}
+				total := int64(pages * m.layers * 2 * m.pageSize * m.heads * m.headBytes)
+				b.ReportMetric(float64(straightNanos)/float64(cutNanos), "of_straight")
+				b.ReportMetric(float64(total)*float64(b.N)/float64(cutNanos), "GB/s")
+				b.ReportMetric(0, "ns/op")
+			})
+		}
+	}
+}
+
+// newBenchEngines gives engines whose memories are flats.
+func newBenchEngines(b *testing.B, m model, prefill, decode world, direct bool, pages int) *engines {
+	e := newEngines(b, m, prefill, decode, false, nil)
+	memory := func(s *shard) Pages {
+		local := s.layout
+		local.Layers = s.holds.layers.len()
+		f := newFlat(local, pages)
+		for _, l := range f.layer {
+			for i := range l {
+				l[i] = byte(i)
+			}
+		}
+		if direct {
+			return directFlat{f}
+		}
+		return f
+	}
+	for _, p := range e.prefills {
+		p.pages = memory(&p.shard)
+		p.direct = directOf(p.pages, p.shard.layout)
+	}
+	for _, d := range e.decodes {
+		d.pages = memory(&d.shard)
+		d.direct = directOf(d.pages, d.shard.layout)
+	}
+	return e
+}
+
+// handOver hands one prompt over and gives the nanoseconds from the first page sent to the end.
+func (e *engines) handOver(room int64, pages int) int64 {
+	senders, receivers := e.open(rand.New(rand.NewPCG(1, 1)), room, pages*e.m.pageSize)
+	for _, r := range receivers {
+		e.until(r, WaitingPages)
+		r.Allocate(seq(0, pages))
+	}
+	for _, s := range senders {
+		e.until(s, Ready)
+	}
+	start := time.Now()
+	for _, s := range senders {
+		for layer := range s.p.shard.holds.layers.len() {
+			for ordinal := range pages {
+				s.Send(layer, ordinal, int32(ordinal))
+			}
+		}
+		s.Finish(First{Token: 1})
+	}
+	for _, r := range receivers {
+		<-r.Settled()
+		if r.State() != Done {
+			e.t.Fatal(r.Err())
+		}
+	}
+	took := time.Since(start)
+	for _, s := range senders {
+		<-s.Settled()
+	}
+	return int64(took)
+}
+
 // cpuNanos is the processor time of this process so far.
 func cpuNanos(b *testing.B) int64 {
 	var u syscall.Rusage
@@ -181,10 +270,10 @@ func pieces(memories [][]byte, total int64, f func([]byte) bool) {
 func (p *pair) reopen(src, dst Pages) {
 	p.t.Helper()
 	var err error
-	if p.prefill, err = NewPrefill(p.prefill.cfg, p.prefill.layout, src); err != nil {
+	if p.prefill, err = NewPrefill(p.prefill.cfg, p.prefill.shard.layout, src); err != nil {
 		p.t.Fatal(err)
 	}
-	if p.decode, err = NewDecode(p.decode.cfg, p.decode.layout, dst); err != nil {
+	if p.decode, err = NewDecode(p.decode.cfg, p.decode.shard.layout, dst); err != nil {
 		p.t.Fatal(err)
 	}
 	waitFor(p.t, "registration", p.prefill.Registered())

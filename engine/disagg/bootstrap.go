@@ -96,6 +96,21 @@ type rankRoute struct {
 	Incarnation string `json:"incarnation"`
 }
 
+// replicaRoute is the answer of GET /ranks: all ranks of the replica that a room belongs to.
+type replicaRoute struct {
+	AttnTPSize int           `json:"attn_tp_size"`
+	PPSize     int           `json:"pp_size"`
+	DPRank     int           `json:"dp_rank"`
+	Ranks      []memberRoute `json:"ranks"` // rank pp_rank*attn_tp_size + tp_rank at that index
+}
+
+// memberRoute is one of them.
+type memberRoute struct {
+	AttnTPRank int `json:"attn_tp_rank"`
+	PPRank     int `json:"pp_rank"`
+	rankRoute
+}
+
 // engineRoute is the answer of GET /route for the engine as a whole.
 type engineRoute struct {
 	AttnTPSize          int    `json:"attn_tp_size"`
@@ -114,7 +129,7 @@ type BootstrapConfig struct {
 }
 
 // Bootstrap tells decode ranks where the prefill ranks of this engine listen. It is an http.Handler with PUT /route,
-// GET /route and GET /health; it never says anything secret.
+// GET /route, GET /ranks, POST /register_dp_rank, POST /query_dp_ranks and GET /health; it never says anything secret.
 type Bootstrap struct {
 	cfg BootstrapConfig
 	mux *http.ServeMux
@@ -122,13 +137,18 @@ type Bootstrap struct {
 	mu    sync.Mutex
 	ranks map[rankKey]registration // len <= maxRanks
 	last  *registration            // the newest; its sizes are the engine's
+	rooms map[int64]int            // DP rank of a room, where the room does not say; len <= maxRooms
+	order []int64                  // keys of rooms, oldest first
 }
 
 // NewBootstrap makes a bootstrap server without ranks.
 func NewBootstrap(cfg BootstrapConfig) *Bootstrap {
-	b := &Bootstrap{cfg: cfg, mux: http.NewServeMux(), ranks: map[rankKey]registration{}}
+	b := &Bootstrap{cfg: cfg, mux: http.NewServeMux(), ranks: map[rankKey]registration{}, rooms: map[int64]int{}}
 	b.mux.HandleFunc("PUT /route", b.register)
 	b.mux.HandleFunc("GET /route", b.route)
+	b.mux.HandleFunc("GET /ranks", b.replica)
+	b.mux.HandleFunc("POST /register_dp_rank", b.registerRoom)
+	b.mux.HandleFunc("POST /query_dp_ranks", b.queryRooms)
 	b.mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "OK") }) //nolint:errcheck // the client went
 	return b
 }
@@ -137,6 +157,7 @@ func (b *Bootstrap) ServeHTTP(w http.ResponseWriter, r *http.Request) { b.mux.Se
 
 const (
 	maxRegistrationBytes = 8 << 10
+	maxAnswerBytes       = 1 << 20
 	signatureHeader      = "X-Sluice-Signature"
 )
 
@@ -248,23 +269,22 @@ func putRoute(ctx context.Context, client *http.Client, server string, secret []
 	return err
 }
 
-// getRoute asks for rank 0 of everything, once.
-func getRoute(ctx context.Context, client *http.Client, server string) (rankRoute, error) {
-	const query = "/route?prefill_dp_rank=0&prefill_cp_rank=0&target_tp_rank=0&target_pp_rank=0"
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+server+query, nil)
+// getReplica asks for all ranks of the replica that a room belongs to, once.
+func getReplica(ctx context.Context, client *http.Client, server string, room int64) (replicaRoute, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s/ranks?bootstrap_room=%d", server, room), nil)
 	if err != nil {
-		return rankRoute{}, err
+		return replicaRoute{}, err
 	}
 	body, err := roundTrip(client, req)
 	if err != nil {
-		return rankRoute{}, err
+		return replicaRoute{}, err
 	}
-	var r rankRoute
+	var r replicaRoute
 	if err := json.Unmarshal(body, &r); err != nil {
-		return rankRoute{}, fmt.Errorf("answer of %s: %w", req.URL, err)
+		return replicaRoute{}, fmt.Errorf("answer of %s: %w", req.URL, err)
 	}
-	if r.RankIP == "" || r.RankPort < 1 || r.RankPort > 65535 {
-		return rankRoute{}, fmt.Errorf("answer of %s: rank_ip %.64q and rank_port %d are not an address", req.URL, r.RankIP, r.RankPort)
+	if err := r.validate(); err != nil {
+		return replicaRoute{}, fmt.Errorf("answer of %s: %w", req.URL, err)
 	}
 	return r, nil
 }
@@ -283,7 +303,7 @@ func roundTrip(client *http.Client, req *http.Request) ([]byte, error) {
 		return nil, err
 	}
 	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxRegistrationBytes))
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswerBytes))
 	if err != nil {
 		return nil, err
 	}
@@ -297,9 +317,15 @@ func roundTrip(client *http.Client, req *http.Request) ([]byte, error) {
 func worthRetrying(err error) bool {
 	var s *statusError
 	if errors.As(err, &s) {
-		return s.status == http.StatusNotFound || s.status >= 500
+		return s.status == http.StatusNotFound || s.status == http.StatusTooEarly || s.status >= 500
 	}
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF)
+}
+
+// tooEarly reports whether the bootstrap server will know the answer later.
+func tooEarly(err error) bool {
+	var s *statusError
+	return errors.As(err, &s) && s.status == http.StatusTooEarly
 }
 
 // retry calls f until it succeeds, gives an error that is not worth another try, or ctx ends; pauses double from first to most.

@@ -4,7 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"time"
+
+	"github.com/sluice-dev/sluice/engine/parallel"
+	"github.com/sluice-dev/sluice/engine/request"
 )
 
 // Pages is the KV memory of one rank. Both methods may be called from any goroutine, for pages that the executor does
@@ -34,23 +38,48 @@ func directOf(pages Pages, l Layout) Direct {
 	return d
 }
 
-// Layout is what both ranks must agree on for pages to be exchanged byte for byte.
+// Layout is what both sides must agree on for pages to be exchanged, and how large this rank's pages are.
 type Layout struct {
-	Layers            int    `json:"layers"`               // > 0, at most maxLayers
-	PageSize          int    `json:"page_size"`            // tokens, > 0
-	PageBytesPerLayer int    `json:"page_bytes_per_layer"` // K and V together, > 0, at most maxPageBytes
+	Layers   int `json:"layers"`             // of the model, > 0, at most maxLayers
+	KVHeads  int `json:"kv_heads,omitempty"` // of the model; 0: 1, and then pages are never cut
+	PageSize int `json:"page_size"`          // tokens, > 0
+
+	// PageBytesPerLayer is K and V of one layer of one page of this rank together, > 0, at most maxPageBytes: first the keys
+	// and then the values, each [PageSize, the rank's KV heads, bytes of a head].
+	PageBytesPerLayer int    `json:"page_bytes_per_layer"`
 	DType             string `json:"dtype"`
 	ModelID           string `json:"model_id"` // the same for the same weights, at most maxModelID bytes
+
+	// WindowLayers has a 1 for each layer of the model whose attention reaches WindowTokens tokens back, the token itself
+	// included, and a 0 for each other one; empty: no layer is so.
+	WindowLayers string `json:"window_layers,omitempty"`
+	WindowTokens int    `json:"window_tokens,omitempty"`
 }
 
 const (
 	maxLayers    = 1 << 12
+	maxHeads     = 1 << 12
 	maxPageBytes = 64 << 20
 	maxModelID   = 1 << 10
 )
 
 // NumPages is the number of pages that tokens take: ceil(tokens / PageSize).
 func (l Layout) NumPages(tokens int) int { return (tokens + l.PageSize - 1) / l.PageSize }
+
+// FirstWindowPage is the first page of a prompt that the next token still sees in layers with a window. Of these layers the
+// pages [FirstWindowPage, NumPages) travel, of the others all.
+func (l Layout) FirstWindowPage(tokens int) int {
+	if l.WindowTokens == 0 {
+		return 0
+	}
+	return max(0, tokens-l.WindowTokens+1) / l.PageSize
+}
+
+// windowed reports whether a layer of the model has a window.
+func (l Layout) windowed(layer int) bool { return l.WindowLayers != "" && l.WindowLayers[layer] == '1' }
+
+// shape is what the ranks share out.
+func (l Layout) shape() shape { return shape{layers: l.Layers, heads: max(1, l.KVHeads)} }
 
 func (l Layout) validate() error {
 	switch {
@@ -60,6 +89,12 @@ func (l Layout) validate() error {
 		return fmt.Errorf("layout: page_size is %d, want at least 1", l.PageSize)
 	case l.PageBytesPerLayer <= 0 || l.PageBytesPerLayer > maxPageBytes:
 		return fmt.Errorf("layout: page_bytes_per_layer is %d, want 1 to %d", l.PageBytesPerLayer, maxPageBytes)
+	case l.KVHeads < 0 || l.KVHeads > maxHeads:
+		return fmt.Errorf("layout: kv_heads is %d, want 0 to %d", l.KVHeads, maxHeads)
+	case l.WindowLayers != "" && (len(l.WindowLayers) != l.Layers || strings.Trim(l.WindowLayers, "01") != ""):
+		return fmt.Errorf("layout: window_layers is %.64q, want a 0 or 1 for each of %d layers", l.WindowLayers, l.Layers)
+	case strings.Contains(l.WindowLayers, "1") != (l.WindowTokens > 0) || l.WindowTokens < 0:
+		return fmt.Errorf("layout: window_tokens is %d and window_layers %.64q: want both or none", l.WindowTokens, l.WindowLayers)
 	case len(l.ModelID) > maxModelID:
 		return fmt.Errorf("layout: model_id has %d bytes, want at most %d", len(l.ModelID), maxModelID)
 	case len(l.DType) > 64:
@@ -74,6 +109,10 @@ type First struct {
 	Logprob      float32 // of Token
 	CachedTokens int     // prompt tokens that the prefill rank found in its radix cache
 	Seed         uint64  // the seed that Token was sampled with
+
+	// Logprobs is what was asked about Token, nil when nothing was. Prompt is the same for tokens of the prompt, by position.
+	Logprobs *request.TokenLogprobs
+	Prompt   []request.TokenLogprobs
 }
 
 // TransferStats are the sizes and times of one session, each 0 until known. They are final once the state is terminal.
@@ -100,6 +139,14 @@ type Config struct {
 	Bootstrap string
 	// HTTPPort is the prefill engine's API port, told at registration. Prefill only.
 	HTTPPort int
+
+	// Place is where this rank is in its world; zero: alone. The other side's world may be another.
+	Place parallel.Place
+	// DPSize is the number of replicas behind the bootstrap server and DPRank which of them this is; 0: one. Prefill only.
+	DPSize, DPRank int
+	// LoadBalance is how the prefill engine spreads requests over replicas, told at registration; empty: round_robin. With
+	// FollowRoom a room belongs to replica room mod DPSize; otherwise the bootstrap server has to be told of each room.
+	LoadBalance string
 
 	// Secret is shared by the prefill and decode engines of a service. Empty is allowed between loopback addresses only.
 	Secret []byte
@@ -130,6 +177,13 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.RouteTimeout, 3*time.Second)
 	setDefault(&c.MaxHandshakes, 64)
 	setDefault(&c.MaxParked, 1024)
+	setDefault(&c.DPSize, 1)
+	if c.Place == (parallel.Place{}) {
+		c.Place = parallel.Alone()
+	}
+	if c.LoadBalance == "" {
+		c.LoadBalance = "round_robin"
+	}
 	if c.Wake == nil {
 		c.Wake = func() {}
 	}
@@ -148,6 +202,9 @@ func setDefault[T time.Duration | int](v *T, d T) {
 		*v = d
 	}
 }
+
+// FollowRoom is the LoadBalance with which a room names its replica.
+const FollowRoom = "follow_bootstrap_room"
 
 var errNoSecret = errors.New("no secret is configured, which is allowed between loopback addresses only: " +
 	"set --disaggregation-secret-file or SLUICE_PD_SECRET on the prefill and decode engines")

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/sluice-dev/sluice/engine/request"
 )
@@ -15,13 +16,14 @@ import (
 // Decode is the decode rank's end: it fetches prompts' KV from prefill ranks.
 type Decode struct {
 	cfg         Config
-	layout      Layout
+	shard       shard
 	pages       Pages
 	direct      Direct // nil: pages are copied
 	incarnation string
 	client      *http.Client
 	dialer      net.Dialer
 	wg          sync.WaitGroup
+	stripes     stripes
 
 	mu     sync.Mutex
 	closed bool
@@ -30,12 +32,13 @@ type Decode struct {
 
 // NewDecode makes the decode rank's end. Close ends it.
 func NewDecode(cfg Config, layout Layout, pages Pages) (*Decode, error) {
-	if err := layout.validate(); err != nil {
+	cfg = cfg.withDefaults()
+	shard, err := newShard(layout, cfg.Place)
+	if err != nil {
 		return nil, err
 	}
-	cfg = cfg.withDefaults()
 	return &Decode{
-		cfg: cfg, layout: layout, pages: pages, direct: directOf(pages, layout), incarnation: randomHex(),
+		cfg: cfg, shard: shard, pages: pages, direct: directOf(pages, layout), incarnation: randomHex(),
 		client: &http.Client{
 			Timeout: cfg.RouteTimeout,
 			// The host comes with the request; it must not send this rank elsewhere.
@@ -59,9 +62,9 @@ func (d *Decode) Open(b request.Bootstrap, promptTokens int) (*Receiver, error) 
 		return nil, fmt.Errorf("open room %d: bootstrap_port is %d, want 1 to 65535", b.Room, b.Port)
 	}
 	ctx, cancel := context.WithTimeoutCause(context.Background(), d.cfg.BootstrapTimeout, errBootstrapTimeout)
-	r := &Receiver{session: newSession(&d.cfg, b.Room), d: d, promptTokens: promptTokens, ctx: ctx, cancel: cancel}
-	r.server = net.JoinHostPort(b.Host, strconv.Itoa(b.Port))
-	r.got = newGrid(d.layout.Layers, d.layout.NumPages(promptTokens))
+	r := &Receiver{d: d, promptTokens: promptTokens, ctx: ctx, cancel: cancel, born: time.Now(), here: make(chan struct{})}
+	r.group = newGroup(&d.cfg, b.Room, WaitingPages, func(error) {})
+	r.server, r.asking = net.JoinHostPort(b.Host, strconv.Itoa(b.Port)), true
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -72,6 +75,15 @@ func (d *Decode) Open(b request.Bootstrap, promptTokens int) (*Receiver, error) 
 	d.wg.Add(1)
 	go r.run()
 	return r, nil
+}
+
+// fits reports why this rank can't get its KV from a prefill replica, if so.
+func (d *Decode) fits(r replicaRoute) error {
+	prefill := world{tp: r.AttnTPSize, pp: r.PPSize}
+	if err := prefill.check(d.shard.layout.shape()); err != nil {
+		return faultf(ReasonMismatch, "the prefill engine: %v", err)
+	}
+	return nil
 }
 
 func (d *Decode) forget(r *Receiver) {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"strconv"
 	"strings"
 	"sync"
@@ -257,7 +258,7 @@ func (p *pair) transfer(s *Sender, r *Receiver, src, dst []int32, first First) {
 		p.t.Fatalf("states are %v (%v) and %v (%v), want Done", s.State(), s.Err(), r.State(), r.Err())
 	}
 	p.compare(src, dst)
-	if got, ok := r.First(); !ok || got != first {
+	if got, ok := r.First(); !ok || !reflect.DeepEqual(got, first) {
 		p.t.Errorf("first token: got %+v, %v, want %+v", got, ok, first)
 	}
 }

@@ -1,14 +1,15 @@
 // Package disagg hands the KV pages of a prompt from a prefill rank to a decode rank.
 //
-// It owns the bootstrap server (where decode ranks learn where a prefill rank listens), the TCP connection between the
-// two ranks, its authentication and its framing. It knows pages by number and by bytes: no tensor, request, queue or
-// metric. The scheduler of each rank calls it; the API process of a prefill engine serves Bootstrap.
+// It owns the bootstrap server (where decode ranks learn where a prefill rank listens), the TCP connections between the
+// ranks, their authentication and their framing, and how the pages of one world of ranks are cut for another. It knows
+// pages by number and by bytes: no tensor, request, queue or metric. The scheduler of each rank calls it; the API process of
+// a prefill engine serves Bootstrap.
 //
 // # One room
 //
 //	decode rank                                 prefill rank
 //	Open(bootstrap, promptTokens)               Open(room, promptTokens)            Bootstrapping, either order
-//	  GET /route ------------------> bootstrap server
+//	  GET /ranks ------------------> bootstrap server
 //	  dial, hello ----------------->            challenge, proofs both ways
 //	WaitingPages <------------------ accept
 //	Allocate(pages) ---------------> allocated  Ready
@@ -17,6 +18,17 @@
 //	                                            Finish(first)
 //	Done(first) <------------------- first
 //	               ack ------------>            Done
+//
+// # Worlds
+//
+// Prefill and decode engines may have other numbers of tensor-parallel ranks and pipeline stages. A rank holds some of the
+// model's layers and KV heads; a decode rank meets every prefill rank that holds some of its own, one session each, and a
+// Sender or Receiver is all sessions of a rank in a room (group.go). A page frame carries what both ranks hold of one layer
+// of one page, cut out by the prefill rank and put into its place by the decode rank. Which rank gives what to whom follows
+// from the two sizes alone (shard.go). Nothing is acknowledged before everything of every peer has arrived; the failure of
+// one session ends the room at all ranks that are connected with it.
+//
+// Layers with an attention window have pages of their own, and only those travel that the next token still sees.
 //
 // # Who owns the pages
 //

@@ -4,14 +4,13 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
-	"math"
 )
 
 // A frame is a header of headerBytes and a payload:
 //
 //	0     type
 //	1     0
-//	2:4   layer    page frames only, else 0
+//	2:4   layer    page frames only, else 0: of the model
 //	4:8   ordinal  page frames only, else 0: which page of the sequence, from 0
 //	8:12  payload length in bytes
 //	12:16 CRC32C over header[0:12] and the payload
@@ -48,15 +47,19 @@ func (t frameType) String() string {
 
 const (
 	proofBytes      = 32
-	firstBytes      = 24
+	firstBytes      = 24       // of a first frame without logprobs
+	maxFirstBytes   = 64 << 20 // with them: those of a long prompt
 	maxHelloBytes   = 512
-	maxJoinBytes    = proofBytes + 4096
+	maxJoinBytes    = proofBytes + 8192
 	maxErrorBytes   = 1024
-	maxControlBytes = maxJoinBytes // of any frame but a page
+	maxControlBytes = maxJoinBytes // of any frame but a page and the first token
 )
 
-// maxPayload is the largest payload of a type; pageBytes is the layout's.
-func (t frameType) maxPayload(pageBytes int) int {
+// limits are the largest payloads of the frames that carry data; zero: none may come.
+type limits struct{ page, first int }
+
+// maxPayload is the largest payload of a type.
+func (t frameType) maxPayload(m limits) int {
 	switch t {
 	case frameHello, frameChallenge:
 		return maxHelloBytes
@@ -65,9 +68,9 @@ func (t frameType) maxPayload(pageBytes int) int {
 	case frameProof:
 		return proofBytes
 	case framePage:
-		return pageBytes
+		return m.page
 	case frameFirst:
-		return firstBytes
+		return m.first
 	case frameError:
 		return maxErrorBytes
 	default:
@@ -87,9 +90,8 @@ type header struct {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// parseHeader reads a header from b[:headerBytes] and checks type and length. pageBytes is 0 before the handshake is
-// over: then no page frame passes.
-func parseHeader(b []byte, pageBytes int) (header, error) {
+// parseHeader reads a header from b[:headerBytes] and checks type and length.
+func parseHeader(b []byte, m limits) (header, error) {
 	h := header{
 		typ:     frameType(b[0]),
 		layer:   int(binary.BigEndian.Uint16(b[2:4])),
@@ -104,7 +106,7 @@ func parseHeader(b []byte, pageBytes int) (header, error) {
 	if b[1] != 0 {
 		return header{}, faultf(ReasonProtocol, "%v frame has flags %#x, want 0", h.typ, b[1])
 	}
-	if limit := h.typ.maxPayload(pageBytes); h.length > limit {
+	if limit := h.typ.maxPayload(m); h.length > limit {
 		return header{}, faultf(ReasonProtocol, "%v frame of %d bytes, at most %d are allowed", h.typ, h.length, limit)
 	}
 	if h.typ != framePage && (h.layer != 0 || h.ordinal != 0) {
@@ -140,35 +142,6 @@ func control(typ frameType, payload []byte) []byte {
 	copy(b[headerBytes:], payload)
 	putHeader(b, typ, 0, 0, b[headerBytes:])
 	return b
-}
-
-func encodeFirst(f First) []byte {
-	b := make([]byte, firstBytes)
-	binary.BigEndian.PutUint32(b[0:4], uint32(f.Token))
-	binary.BigEndian.PutUint32(b[4:8], math.Float32bits(f.Logprob))
-	binary.BigEndian.PutUint64(b[8:16], uint64(f.CachedTokens))
-	binary.BigEndian.PutUint64(b[16:24], f.Seed)
-	return b
-}
-
-func decodeFirst(b []byte, promptTokens int) (First, error) {
-	if len(b) != firstBytes {
-		return First{}, faultf(ReasonProtocol, "first frame has %d bytes, want %d", len(b), firstBytes)
-	}
-	f := First{
-		Token:   int32(binary.BigEndian.Uint32(b[0:4])),
-		Logprob: math.Float32frombits(binary.BigEndian.Uint32(b[4:8])),
-		Seed:    binary.BigEndian.Uint64(b[16:24]),
-	}
-	cached := binary.BigEndian.Uint64(b[8:16])
-	if f.Token < 0 {
-		return First{}, faultf(ReasonProtocol, "first frame holds token %d", f.Token)
-	}
-	if cached > uint64(promptTokens) {
-		return First{}, faultf(ReasonProtocol, "first frame claims %d cached tokens of a prompt of %d", cached, promptTokens)
-	}
-	f.CachedTokens = int(cached)
-	return f, nil
 }
 
 // encodeError makes the payload of an error frame: reason, 0, text.

@@ -16,12 +16,12 @@ import (
 //
 //	hello      version, decode's nonce, whether it has a secret
 //	challenge  version, prefill's nonce and incarnation, whether it has a secret
-//	join       HMAC("decode", hello, challenge, join), then room, prompt tokens, layout, decode's incarnation
+//	join       HMAC("decode", hello, challenge, join), then room, prompt tokens, layout, decode's place and incarnation
 //	proof      HMAC("prefill", hello, challenge, join)
 //
 // The two labels keep a proof from being reflected; the nonces keep it from being replayed; the lengths in front of
 // each part keep two different handshakes from having the same bytes. Without a secret the HMAC's key is empty.
-const protocolVersion = 1
+const protocolVersion = 2
 
 type hello struct {
 	Version   int    `json:"version"`
@@ -40,7 +40,24 @@ type join struct {
 	Room         int64  `json:"room"`
 	PromptTokens int    `json:"prompt_tokens"`
 	Layout       Layout `json:"layout"`
+	TPSize       int    `json:"tp_size"` // of the decode engine
+	TPRank       int    `json:"tp_rank"`
+	PPSize       int    `json:"pp_size"`
+	PPRank       int    `json:"pp_rank"`
 	Incarnation  string `json:"incarnation"` // of the decode rank
+}
+
+// fits reports why a prefill rank can't send its KV to the decode rank that joins, if so.
+func (j join) fits(prefill *shard) error {
+	decode := world{tp: j.TPSize, pp: j.PPSize}
+	if err := decode.check(prefill.layout.shape()); err != nil {
+		return faultf(ReasonMismatch, "the decode engine: %v", err)
+	}
+	at := coordinate{tp: j.TPRank, pp: j.PPRank}
+	if !decode.has(at) {
+		return faultf(ReasonProtocol, "decode rank %v is not in its world of %d tensor-parallel ranks by %d stages", at, decode.tp, decode.pp)
+	}
+	return compareLayouts(prefill.layout, j.Layout, prefill.holds.heads.len(), decode.holds(prefill.layout.shape(), at).heads.len())
 }
 
 // randomHex gives 16 random bytes as hex: nonces and incarnations.
@@ -111,8 +128,8 @@ func checkSecrets(prefillHas, decodeHas bool) error {
 
 var errWrongSecret = fmt.Errorf("the secrets of the prefill and the decode engine differ: give both the same --disaggregation-secret-file or SLUICE_PD_SECRET")
 
-// compareLayouts names the first field that differs.
-func compareLayouts(prefill, decode Layout) error {
+// compareLayouts names the first field that differs, for ranks with so many KV heads of their own.
+func compareLayouts(prefill, decode Layout, prefillHeads, decodeHeads int) error {
 	diff := func(field string, p, d any) error {
 		return faultf(ReasonMismatch, "%s differs: prefill has %v, decode has %v", field, p, d)
 	}
@@ -125,7 +142,12 @@ func compareLayouts(prefill, decode Layout) error {
 		return diff("layers", prefill.Layers, decode.Layers)
 	case prefill.PageSize != decode.PageSize:
 		return diff("page_size", prefill.PageSize, decode.PageSize)
-	case prefill.PageBytesPerLayer != decode.PageBytesPerLayer:
+	case prefill.shape().heads != decode.shape().heads:
+		return diff("kv_heads", prefill.shape().heads, decode.shape().heads)
+	case prefill.WindowLayers != decode.WindowLayers || prefill.WindowTokens != decode.WindowTokens:
+		return diff("attention window", fmt.Sprintf("%d tokens in layers %.64q", prefill.WindowTokens, prefill.WindowLayers),
+			fmt.Sprintf("%d tokens in layers %.64q", decode.WindowTokens, decode.WindowLayers))
+	case prefill.PageBytesPerLayer*decodeHeads != decode.PageBytesPerLayer*prefillHeads:
 		return diff("page_bytes_per_layer", prefill.PageBytesPerLayer, decode.PageBytesPerLayer)
 	}
 	return nil

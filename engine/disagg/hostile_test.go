@@ -202,7 +202,7 @@ func TestDeath(t *testing.T) {
 		p.poll("the doomed room", func() bool {
 			p.prefill.mu.Lock()
 			defer p.prefill.mu.Unlock()
-			return p.prefill.parked[1].fault != nil
+			return p.prefill.parked[visit{room: 1}].fault != nil
 		})
 		s, err := p.prefill.Open(1, 9)
 		if err != nil {
@@ -271,7 +271,7 @@ func TestAbort(t *testing.T) {
 					p.poll("the doomed room", func() bool {
 						p.prefill.mu.Lock()
 						defer p.prefill.mu.Unlock()
-						return p.prefill.parked[2].fault != nil
+						return p.prefill.parked[visit{room: 2}].fault != nil
 					})
 					s, _ = p.prefill.Open(2, 9)
 					p.failed(s, Bootstrapping, ReasonPeerAborted, gone.Error())
@@ -346,7 +346,7 @@ func TestAbortWhileThePeerDoesNotRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn := p.join(t, join{Room: 1, PromptTokens: 8, Layout: l})
+	conn := p.join(t, join{Room: 1, PromptTokens: 8, Layout: l, TPSize: 1, PPSize: 1})
 	defer conn.close()
 	if _, err := conn.expect(frameAccept, time.Time{}); err != nil {
 		t.Fatal(err)
@@ -425,12 +425,12 @@ func TestHostilePrefill(t *testing.T) {
 		{name: "short page", bytes: page(0, 0, full[:95]), reason: ReasonProtocol, text: "has 95 bytes, want 96"},
 		{name: "long page", bytes: page(0, 0, append(full, 0)), reason: ReasonProtocol, text: "page frame of 97 bytes, at most 96"},
 		{name: "huge page", bytes: huge, reason: ReasonProtocol, text: "at most 96 are allowed"},
-		{name: "missing page", bytes: append(all(4), control(frameFirst, encodeFirst(First{Token: 1}))...), reason: ReasonProtocol, text: "1 of 9 pages are missing, first page 1 of layer 1"},
-		{name: "negative token", bytes: append(all(-1), control(frameFirst, encodeFirst(First{Token: -1}))...), reason: ReasonProtocol, text: "token -1"},
-		{name: "too many cached tokens", bytes: append(all(-1), control(frameFirst, encodeFirst(First{CachedTokens: 10}))...), reason: ReasonProtocol, text: "10 cached tokens of a prompt of 9"},
-		{name: "short first frame", bytes: append(all(-1), control(frameFirst, []byte{1})...), reason: ReasonProtocol, text: "first frame has 1 bytes"},
+		{name: "missing page", bytes: append(all(4), control(frameFirst, mustFirst(First{Token: 1}))...), reason: ReasonProtocol, text: "1 of 9 pages are missing, first page 1 of layer 1"},
+		{name: "negative token", bytes: append(all(-1), control(frameFirst, mustFirst(First{Token: -1}))...), reason: ReasonProtocol, text: "token -1"},
+		{name: "too many cached tokens", bytes: append(all(-1), control(frameFirst, mustFirst(First{CachedTokens: 10}))...), reason: ReasonProtocol, text: "10 cached tokens of a prompt of 9"},
+		{name: "short first frame", bytes: append(all(-1), control(frameFirst, []byte{1})...), reason: ReasonProtocol, text: "first frame has 1 bytes, want at least 24"},
 		{name: "page before allocate", early: true, bytes: page(0, 0, full), reason: ReasonProtocol, text: "a page frame from the prefill rank in state WaitingPages"},
-		{name: "first before allocate", early: true, bytes: control(frameFirst, encodeFirst(First{})), reason: ReasonProtocol, text: "a first frame"},
+		{name: "first before allocate", early: true, bytes: control(frameFirst, mustFirst(First{})), reason: ReasonProtocol, text: "a first frame"},
 		{name: "second accept", bytes: control(frameAccept, nil), reason: ReasonProtocol, text: "a accept frame"},
 		{name: "garbage", bytes: []byte(strings.Repeat("GET / HTTP/1.1\r\n", 4)), reason: ReasonProtocol, text: "unknown frame type 71"},
 		{name: "death in the middle of a frame", bytes: page(0, 0, full)[:50], hangUp: true, reason: ReasonPeerDied, text: "in the middle of a frame, after 50 bytes"},
@@ -503,7 +503,7 @@ func TestHostileDecode(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			l := p.join(t, join{Room: 1, PromptTokens: 9, Layout: testLayout})
+			l := p.join(t, join{Room: 1, PromptTokens: 9, Layout: testLayout, TPSize: 1, PPSize: 1})
 			defer l.close()
 			if _, err := l.expect(frameAccept, time.Time{}); err != nil {
 				t.Fatal(err)
@@ -514,7 +514,7 @@ func TestHostileDecode(t *testing.T) {
 	}
 	t.Run("allocated before the room is open", func(t *testing.T) {
 		p := newPair(t, pairOptions{})
-		l := p.join(t, join{Room: 1, PromptTokens: 9, Layout: testLayout})
+		l := p.join(t, join{Room: 1, PromptTokens: 9, Layout: testLayout, TPSize: 1, PPSize: 1})
 		defer l.close()
 		l.write(control(frameAllocated, nil))
 		if _, err := l.expect(frameAccept, time.Time{}); ReasonOf(err) != ReasonProtocol {
@@ -557,12 +557,12 @@ func TestStrangers(t *testing.T) {
 		{"huge hello", string([]byte{byte(frameHello), 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0}), ReasonProtocol},
 		{"page", string(page(0, 0, make([]byte, 96))), ReasonProtocol},
 		{"hello is not JSON", string(control(frameHello, []byte("{"))), ReasonProtocol},
-		{"unknown field", string(control(frameHello, []byte(`{"version":1,"nonce":"","has_secret":true,"x":1}`))), ReasonProtocol},
-		{"other version", string(control(frameHello, []byte(`{"version":2,"nonce":"","has_secret":true}`))), ReasonMismatch},
-		{"short nonce", string(control(frameHello, []byte(`{"version":1,"nonce":"00","has_secret":true}`))), ReasonProtocol},
-		{"skips the proof", string(control(frameHello, mustJSON(hello{1, randomHex(), true}))) + string(control(frameAllocated, nil)), ReasonProtocol},
-		{"empty proof", string(control(frameHello, mustJSON(hello{1, randomHex(), true}))) + string(control(frameJoin, nil)), ReasonProtocol},
-		{"wrong proof", string(control(frameHello, mustJSON(hello{1, randomHex(), true}))) + string(control(frameJoin, make([]byte, 32))), ReasonAuth},
+		{"unknown field", string(control(frameHello, []byte(`{"version":2,"nonce":"","has_secret":true,"x":1}`))), ReasonProtocol},
+		{"other version", string(control(frameHello, []byte(`{"version":1,"nonce":"","has_secret":true}`))), ReasonMismatch},
+		{"short nonce", string(control(frameHello, []byte(`{"version":2,"nonce":"00","has_secret":true}`))), ReasonProtocol},
+		{"skips the proof", string(control(frameHello, mustJSON(hello{protocolVersion, randomHex(), true}))) + string(control(frameAllocated, nil)), ReasonProtocol},
+		{"empty proof", string(control(frameHello, mustJSON(hello{protocolVersion, randomHex(), true}))) + string(control(frameJoin, nil)), ReasonProtocol},
+		{"wrong proof", string(control(frameHello, mustJSON(hello{protocolVersion, randomHex(), true}))) + string(control(frameJoin, make([]byte, 32))), ReasonAuth},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s, err := p.prefill.Open(77, 9)
@@ -617,7 +617,7 @@ func TestReflection(t *testing.T) {
 	if _, err := l.expect(frameHello, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
-	l.write(control(frameChallenge, mustJSON(challenge{1, randomHex(), "x", true})))
+	l.write(control(frameChallenge, mustJSON(challenge{protocolVersion, randomHex(), "x", true})))
 	raw, err := l.expect(frameJoin, time.Time{})
 	if err != nil {
 		t.Fatal(err)

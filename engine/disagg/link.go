@@ -25,7 +25,7 @@ type link struct {
 
 	fresh *list.Element // prefill: place in the list of handshakes, guarded by Prefill.mu
 
-	pageBytes int // page payload allowed by the layout; 0 until the handshake is over (prefill: always)
+	limits limits // what the peer may send besides control frames; zero until the handshake is over (prefill: always)
 
 	// exact makes fill read no more than it must: pages go to their place, not through buf.
 	exact bool
@@ -116,7 +116,7 @@ func (l *link) header(deadline time.Time) (header, error) {
 			return header{}, l.readFault(err, l.w-l.r)
 		}
 	}
-	h, err := parseHeader(l.buf[l.r:], l.pageBytes)
+	h, err := parseHeader(l.buf[l.r:], l.limits)
 	if err != nil {
 		return header{}, err
 	}
@@ -189,7 +189,7 @@ func (l *link) readBy(deadline time.Time) time.Time {
 	return by
 }
 
-// growForFrame grows the buffer for a page frame that does not fit; control frames always do.
+// growForFrame grows the buffer for a page or first frame that does not fit; control frames always do.
 func (l *link) growForFrame(n int) {
 	if n+headerBytes > len(l.buf) {
 		l.growFor(n)
@@ -287,7 +287,7 @@ func (l *link) farewell(err error) {
 	if !errors.As(err, &f) {
 		f = &fault{reason: ReasonLocal, err: err}
 	}
-	if !f.fromPeer && f.reason != ReasonPeerDied {
+	if f.told || !f.fromPeer && f.reason != ReasonPeerDied {
 		l.hurry()
 		l.wmu.Lock()
 		if !l.broken {

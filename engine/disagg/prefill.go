@@ -23,7 +23,7 @@ const rememberedRooms = 1024
 // scheduler opens.
 type Prefill struct {
 	cfg         Config
-	layout      Layout
+	shard       shard
 	pages       Pages
 	direct      Direct // nil: pages are copied
 	ln          net.Listener
@@ -31,13 +31,12 @@ type Prefill struct {
 	registered  chan struct{}
 	stop        context.CancelFunc
 	wg          sync.WaitGroup
-	batchPages  int // pages in one write
 	slabs       sync.Pool
 
 	mu        sync.Mutex
 	closed    bool
 	rooms     map[int64]*Sender  // opened and not settled
-	parked    map[int64]*arrival // decode ranks before their room; no key is in rooms; len <= MaxParked
+	parked    map[visit]*arrival // decode ranks before their room; no key's room is in rooms; len <= MaxParked
 	over      map[int64]error    // why rooms ended; len <= rememberedRooms
 	overAt    []int64            // keys of over, oldest first
 	refused   error              // the last connection that was refused before it named a room, to explain a time-out
@@ -46,19 +45,31 @@ type Prefill struct {
 	links     map[*link]struct{} // every open connection
 }
 
+// visit is which decode rank comes to which room.
+type visit struct {
+	room int64
+	rank coordinate
+}
+
 // arrival is an authenticated decode rank whose room is not open yet, or the memory of one that failed meanwhile.
 type arrival struct {
 	link  *link
 	join  join
 	fault *fault // set: the room is doomed; link is closed
 	timer *time.Timer
-	room  atomic.Pointer[Sender] // set when the room is open
+	// delivery is set when the room is open.
+	delivery atomic.Pointer[delivery]
+}
+
+func (a *arrival) visit() visit {
+	return visit{room: a.join.Room, rank: coordinate{tp: a.join.TPRank, pp: a.join.PPRank}}
 }
 
 // NewPrefill listens and registers the rank at its bootstrap server, again and again until that works. Close ends it.
 func NewPrefill(cfg Config, layout Layout, pages Pages) (*Prefill, error) {
 	cfg = cfg.withDefaults()
-	if err := layout.validate(); err != nil {
+	shard, err := newShard(layout, cfg.Place)
+	if err != nil {
 		return nil, err
 	}
 	host, _, err := net.SplitHostPort(cfg.Listen)
@@ -79,17 +90,13 @@ func NewPrefill(cfg Config, layout Layout, pages Pages) (*Prefill, error) {
 		return nil, fmt.Errorf("prefill rank: %w", err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	frame := headerBytes + layout.PageBytesPerLayer
 	p := &Prefill{
-		cfg: cfg, layout: layout, pages: pages, ln: ln, incarnation: randomHex(),
-		registered: make(chan struct{}), stop: stop, batchPages: max(1, batchBytes/frame),
-		rooms: map[int64]*Sender{}, parked: map[int64]*arrival{}, over: map[int64]error{}, fresh: list.New(), links: map[*link]struct{}{},
+		cfg: cfg, shard: shard, pages: pages, ln: ln, incarnation: randomHex(), registered: make(chan struct{}), stop: stop,
+		rooms: map[int64]*Sender{}, parked: map[visit]*arrival{}, over: map[int64]error{}, fresh: list.New(), links: map[*link]struct{}{},
 	}
 	p.direct = directOf(pages, layout)
-	if p.direct != nil {
-		frame = headerBytes // the rest is sent from its place
-	}
-	p.slabs.New = func() any { b := make([]byte, p.batchPages*frame); return &b }
+	slabBytes := max(batchBytes, headerBytes+layout.PageBytesPerLayer)
+	p.slabs.New = func() any { b := make([]byte, slabBytes); return &b }
 	p.wg.Add(2)
 	go p.register(ctx)
 	go p.accept()
@@ -109,8 +116,8 @@ func (p *Prefill) Open(room int64, promptTokens int) (*Sender, error) {
 	if promptTokens < 1 {
 		return nil, fmt.Errorf("open room %d: the prompt has %d tokens, want at least 1", room, promptTokens)
 	}
-	s := &Sender{session: newSession(&p.cfg, room), p: p, promptTokens: promptTokens}
-	s.queued = newGrid(p.layout.Layers, p.layout.NumPages(promptTokens))
+	s := &Sender{p: p, promptTokens: promptTokens, queued: p.shard.grid(p.shard.holds, promptTokens)}
+	s.group = newGroup(&p.cfg, room, Ready, func(err error) { p.forget(s, err) })
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -121,29 +128,29 @@ func (p *Prefill) Open(room int64, promptTokens int) (*Sender, error) {
 	}
 	p.rooms[room] = s
 	delete(p.over, room)
-	if a := p.parked[room]; a != nil {
-		delete(p.parked, room)
-		a.timer.Stop()
-		p.meetLocked(s, a)
+	s.mu.Lock()
+	s.addLocked()
+	s.mu.Unlock()
+	for v, a := range p.parked {
+		if v.room == room {
+			delete(p.parked, v)
+			a.timer.Stop()
+			p.turnAway(a, s.meet(a))
+		}
 	}
-	p.wg.Add(1)
-	go s.run()
 	return s, nil
 }
 
-// meetLocked brings a room and its decode rank together.
-func (p *Prefill) meetLocked(s *Sender, a *arrival) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if a.fault != nil {
-		s.failLocked(a.fault)
+// turnAway ends a decode rank's connection that was parked and does not belong to its room after all. The room's own
+// failures reach the decode ranks that it has.
+func (p *Prefill) turnAway(a *arrival, err error) {
+	if err == nil || a.fault != nil {
 		return
 	}
-	s.attachLocked(a.link)
-	a.room.Store(s)
-	if a.join.PromptTokens != s.promptTokens {
-		s.failLocked(faultf(ReasonMismatch, "prompt_tokens differs: prefill has %d, decode has %d", s.promptTokens, a.join.PromptTokens))
-	}
+	p.wg.Go(func() {
+		p.refuse(a.link.peer(), a.join.Room, err)
+		a.link.farewell(err)
+	})
 }
 
 // forget takes a room out of the table and remembers why it ended.
@@ -190,9 +197,9 @@ func (p *Prefill) Close() error {
 	attached := map[*link]bool{}
 	for _, s := range rooms {
 		s.Abort(errors.New("the prefill rank is closing"))
-		s.mu.Lock()
-		attached[s.link] = true
-		s.mu.Unlock()
+		for _, l := range s.links() {
+			attached[l] = true
+		}
 	}
 	for _, a := range p.parked {
 		a.timer.Stop()
@@ -216,9 +223,10 @@ func (p *Prefill) register(ctx context.Context) {
 	_, portText, _ := net.SplitHostPort(p.ln.Addr().String())
 	port, _ := strconv.Atoi(portText)
 	reg := registration{
-		AttnTPSize: 1, AttnCPSize: 1, AttnDPSize: 1, PPSize: 1, SystemDPSize: 1,
-		RankIP: p.cfg.AdvertiseHost, RankPort: port, PageSize: p.layout.PageSize, KVCacheDType: p.layout.DType,
-		LoadBalanceMethod: "round_robin", PrefillHTTPPort: p.cfg.HTTPPort,
+		AttnTPSize: p.shard.world.tp, AttnTPRank: p.shard.at.tp, PPSize: p.shard.world.pp, PPRank: p.shard.at.pp,
+		AttnCPSize: 1, AttnDPSize: 1, SystemDPSize: p.cfg.DPSize, SystemDPRank: p.cfg.DPRank,
+		RankIP: p.cfg.AdvertiseHost, RankPort: port, PageSize: p.shard.layout.PageSize, KVCacheDType: p.shard.layout.DType,
+		LoadBalanceMethod: p.cfg.LoadBalance, PrefillHTTPPort: p.cfg.HTTPPort,
 		Incarnation: p.incarnation, StartedWallNanos: time.Now().UnixNano(),
 	}
 	client := &http.Client{Timeout: p.cfg.HandshakeTimeout, Transport: &http.Transport{DisableKeepAlives: true}}
@@ -329,7 +337,7 @@ func (p *Prefill) serve(l *link) {
 
 // arrive gives an authenticated decode rank its room, or parks it until the room is opened.
 func (p *Prefill) arrive(a *arrival) error {
-	mismatch := compareLayouts(p.layout, a.join.Layout)
+	mismatch := a.join.fits(&p.shard)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	room := a.join.Room
@@ -337,18 +345,16 @@ func (p *Prefill) arrive(a *arrival) error {
 	switch {
 	case p.closed:
 		return faultf(ReasonAborted, "the prefill rank is closing")
-	case s != nil && s.peerName() != "":
+	case s != nil && s.known(a.visit().rank):
 		return faultf(ReasonProtocol, "room %d has its decode rank already", room)
 	case s != nil && mismatch != nil:
 		s.fail(mismatch)
 		return mismatch
 	case s != nil:
-		p.meetLocked(s, a)
-		s.poke()
-		return nil
+		return s.meet(a)
 	case p.over[room] != nil:
 		return faultf(ReasonStale, "room %d is over: %v", room, p.over[room])
-	case p.parked[room] != nil:
+	case p.parked[a.visit()] != nil:
 		return faultf(ReasonProtocol, "room %d has its decode rank already", room)
 	case len(p.parked) >= p.cfg.MaxParked:
 		return faultf(ReasonOverload, "%d decode ranks wait for rooms that are not open yet", p.cfg.MaxParked)
@@ -356,7 +362,7 @@ func (p *Prefill) arrive(a *arrival) error {
 	if mismatch != nil {
 		a.fault = asFault(mismatch)
 	}
-	p.parked[room] = a
+	p.parked[a.visit()] = a
 	a.timer = time.AfterFunc(p.cfg.BootstrapTimeout, func() { p.expire(a) })
 	return mismatch
 }
@@ -364,9 +370,9 @@ func (p *Prefill) arrive(a *arrival) error {
 // expire ends an arrival whose room was never opened.
 func (p *Prefill) expire(a *arrival) {
 	p.mu.Lock()
-	here := p.parked[a.join.Room] == a
+	here := p.parked[a.visit()] == a
 	if here {
-		delete(p.parked, a.join.Room)
+		delete(p.parked, a.visit())
 	}
 	p.mu.Unlock()
 	if here && a.fault == nil {
@@ -384,38 +390,38 @@ func (p *Prefill) read(a *arrival) {
 			a.link.answerPing()
 			continue
 		}
-		s := a.room.Load()
-		if s == nil {
+		d := a.delivery.Load()
+		if d == nil {
 			if err == nil && h.typ == frameError {
 				err = decodeError(payload)
 			}
 			if err == nil {
 				err = faultf(ReasonProtocol, "a %v frame before the room is open", h.typ)
 			}
-			if s = p.doom(a, err); s == nil {
+			if d = p.doom(a, err); d == nil {
 				a.link.farewell(err)
 				return
 			}
 		}
 		if err != nil {
-			s.fail(err)
+			d.fail(err)
 			return
 		}
-		if s.onFrame(h, payload) {
+		if d.onFrame(h, payload) {
 			return
 		}
 	}
 }
 
 // doom notes that a parked decode rank is gone, so that its room fails as soon as it is opened. When the room was
-// opened in the meantime, doom returns it.
-func (p *Prefill) doom(a *arrival, err error) *Sender {
+// opened in the meantime, doom returns the delivery.
+func (p *Prefill) doom(a *arrival, err error) *delivery {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if s := a.room.Load(); s != nil {
-		return s
+	if d := a.delivery.Load(); d != nil {
+		return d
 	}
-	if p.parked[a.join.Room] == a {
+	if p.parked[a.visit()] == a {
 		a.fault = asFault(err)
 	}
 	return nil

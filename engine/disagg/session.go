@@ -7,16 +7,15 @@ import (
 	"time"
 )
 
-// session is what a Sender and a Receiver share: one room's state, its end, and the signals around both. One goroutine,
-// the session's own, makes it terminal; every other one leaves a wish under mu and kicks.
+// session is a room's affair with one peer, on either side: its state, its end, and the signals around both. One
+// goroutine, the session's own, makes it terminal; every other one leaves a wish under mu and kicks.
 type session struct {
 	cfg    *Config
 	room   int64
-	opened int64 // cfg.Now at Open
+	opened int64 // cfg.Now when the wait for this peer began
 
-	settled chan struct{} // closed when state is terminal
-	broken  chan struct{} // closed when cause is set
-	kick    chan struct{} // capacity 1: something under mu changed
+	broken chan struct{} // closed when cause is set
+	kick   chan struct{} // capacity 1: something under mu changed
 
 	mu    sync.Mutex
 	state State
@@ -30,44 +29,16 @@ type session struct {
 func newSession(cfg *Config, room int64) session {
 	return session{
 		cfg: cfg, room: room, opened: cfg.Now(),
-		settled: make(chan struct{}), broken: make(chan struct{}), kick: make(chan struct{}, 1),
+		broken: make(chan struct{}), kick: make(chan struct{}, 1),
 	}
 }
 
-// State tells where the session is. A terminal state means that its pages are not touched any more.
-func (s *session) State() State {
+// look tells where the session is. A terminal state means that this peer touches no pages any more; err is set with
+// Failed.
+func (s *session) look() (state State, err *Error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.state
-}
-
-// Err is nil until the state is Failed; then it is an *Error.
-func (s *session) Err() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.err == nil {
-		return nil
-	}
-	return s.err
-}
-
-// Settled is closed when the state is terminal.
-func (s *session) Settled() <-chan struct{} { return s.settled }
-
-// Stats gives sizes and times so far.
-func (s *session) Stats() TransferStats {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.stats
-}
-
-// Abort ends the session unless it is over or failing already, and tells the peer. It does not wait: the pages may be
-// freed when the state is terminal, at most a fraction of a second later.
-func (s *session) Abort(err error) {
-	if err == nil {
-		err = errors.New("aborted")
-	}
-	s.fail(&fault{reason: ReasonAborted, err: err})
+	return s.state, s.err
 }
 
 // fail notes the first failure.
@@ -118,19 +89,13 @@ func (s *session) end(err error) {
 	if err != nil {
 		s.failLocked(err)
 	}
-	var failed *Error
 	if s.cause == nil {
 		s.moveLocked(Done)
 	} else {
-		failed = &Error{Step: s.state, Reason: s.cause.reason, Room: s.room, Peer: s.peer, FromPeer: s.cause.fromPeer, Err: s.cause.err}
-		s.err = failed
+		s.err = &Error{Step: s.state, Reason: s.cause.reason, Room: s.room, Peer: s.peer, FromPeer: s.cause.fromPeer, Err: s.cause.err}
 		s.moveLocked(Failed)
 	}
 	s.mu.Unlock()
-	close(s.settled)
-	if failed != nil {
-		s.cfg.Listener(Event{Kind: EventFailed, Room: failed.Room, Peer: failed.Peer, Err: failed})
-	}
 	s.cfg.Wake()
 }
 
@@ -170,27 +135,39 @@ func (b bitmap) add(i int) (isNew bool) {
 	return isNew
 }
 
-// grid counts which (layer, ordinal) of a prompt's pages were seen; 0 <= seen <= layers*pages.
+// grid counts which (layer, ordinal) of a prompt's pages were seen; 0 <= seen <= want. Layers are those of the model.
 type grid struct {
-	layers, pages int
-	set           bitmap
-	seen          int
+	from, layers, pages int
+	set                 bitmap // what was seen, and what is not wanted
+	seen, want          int
 }
 
-func newGrid(layers, pages int) *grid {
-	return &grid{layers: layers, pages: pages, set: newBitmap(layers * pages)}
+func newGrid(from, layers, pages int) *grid {
+	return &grid{from: from, layers: layers, pages: pages, set: newBitmap(layers * pages), want: layers * pages}
 }
 
-// add notes one page of one layer; it fails when that is out of range or a duplicate.
+// skip says that the pages [0, first) of a layer are not wanted. It comes before the first add.
+func (g *grid) skip(layer, first int) {
+	for ordinal := range min(first, g.pages) {
+		if g.set.add((layer-g.from)*g.pages + ordinal) {
+			g.want--
+		}
+	}
+}
+
+// add notes one page of one layer; it fails when that is out of range, not wanted or a duplicate.
 func (g *grid) add(layer, ordinal int) error {
-	if layer < 0 || layer >= g.layers {
-		return faultf(ReasonProtocol, "page %d of layer %d: the model has layers 0 to %d", ordinal, layer, g.layers-1)
+	if g.layers == 0 {
+		return faultf(ReasonProtocol, "page %d of layer %d: no pages are due here", ordinal, layer)
+	}
+	if layer < g.from || layer >= g.from+g.layers {
+		return faultf(ReasonProtocol, "page %d of layer %d: the model has layers %d to %d", ordinal, layer, g.from, g.from+g.layers-1)
 	}
 	if ordinal < 0 || ordinal >= g.pages {
 		return faultf(ReasonProtocol, "page %d of layer %d: the prompt has pages 0 to %d", ordinal, layer, g.pages-1)
 	}
-	if !g.set.add(layer*g.pages + ordinal) {
-		return faultf(ReasonProtocol, "page %d of layer %d: a duplicate", ordinal, layer)
+	if !g.set.add((layer-g.from)*g.pages + ordinal) {
+		return faultf(ReasonProtocol, "page %d of layer %d: a duplicate, or out of the window", ordinal, layer)
 	}
 	g.seen++
 	return nil
@@ -198,15 +175,15 @@ func (g *grid) add(layer, ordinal int) error {
 
 // complete fails with the number of missing pages and the first of them.
 func (g *grid) complete() error {
-	missing := g.layers*g.pages - g.seen
+	missing := g.want - g.seen
 	if missing == 0 {
 		return nil
 	}
 	for i := 0; ; i++ {
 		if g.set[i/64]&(1<<(i%64)) == 0 {
-			return faultf(ReasonProtocol, "%d of %d pages are missing, first page %d of layer %d", missing, g.layers*g.pages, i%g.pages, i/g.pages)
+			return faultf(ReasonProtocol, "%d of %d pages are missing, first page %d of layer %d", missing, g.want, i%g.pages, g.from+i/g.pages)
 		}
 	}
 }
 
-func (g *grid) String() string { return fmt.Sprintf("%d/%d", g.seen, g.layers*g.pages) }
+func (g *grid) String() string { return fmt.Sprintf("%d/%d", g.seen, g.want) }

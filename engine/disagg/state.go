@@ -132,6 +132,7 @@ func ReasonOf(err error) Reason {
 type fault struct {
 	reason   Reason
 	fromPeer bool
+	told     bool // the peer of this connection is to hear of it, although it is another one that died
 	err      error
 }
 
