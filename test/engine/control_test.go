@@ -170,3 +170,33 @@ func TestQueueFull(t *testing.T) {
 		response.Body.Close()
 	}
 }
+
+// TestRequestTimeouts: a request that runs or waits longer than it may has 504, as the last event where its stream has begun.
+func TestRequestTimeouts(t *testing.T) {
+	t.Run("running", func(t *testing.T) {
+		r := start(t, "--request-running-timeout", "0.05")
+		status, body := r.post("/v1/completions", strings.Replace(longAnswer, `"stream":true`, `"stream":false`, 1))
+		if e := decode[completion](t, body).Error; status != http.StatusGatewayTimeout || e == nil || e.Code != "timeout" {
+			t.Errorf("status %d: %s", status, body)
+		}
+		rest, closeBody := r.stream(t.Context(), longAnswer)
+		defer closeBody()
+		all, err := io.ReadAll(rest)
+		list := events(string(all))
+		if last := list[len(list)-1]; err != nil || !strings.Contains(last, `"code":"timeout"`) || !strings.Contains(last, `"retryable":true`) {
+			t.Errorf("the last event is %s: %v", last, err)
+		}
+		r.idle()
+	})
+	t.Run("waiting", func(t *testing.T) {
+		r := start(t, "--request-waiting-timeout", "0.05", "--max-running-requests", "1")
+		_, closeBody := r.stream(t.Context(), longAnswer)
+		defer closeBody()
+		status, body := r.post("/v1/completions", `{"prompt":"a","max_tokens":1,"stream":true}`)
+		if status != http.StatusGatewayTimeout || !strings.Contains(body, `"code":"timeout"`) {
+			t.Errorf("status %d: %s", status, body)
+		}
+		closeBody()
+		r.idle()
+	})
+}
