@@ -184,6 +184,8 @@ func receive(conn net.Conn, secret []byte, accept func(hello) error) (hello, err
 		err = fmt.Errorf("it speaks version %d of the protocol, this rank %d: run the same release on all nodes", h.Version, protocolVersion)
 	} else if n, e := hex.DecodeString(h.Nonce); e != nil || len(n) != nonceBytes {
 		err = fmt.Errorf("its nonce is not %d bytes in hex", nonceBytes)
+	} else if h.HasSecret != w.HasSecret {
+		err = errSecrets
 	} else {
 		err = accept(h)
 	}

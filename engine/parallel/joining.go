@@ -163,7 +163,6 @@ func (j *joining) await(ctx context.Context, due []caller) error {
 	for {
 		j.mu.Lock()
 		missing := slices.DeleteFunc(slices.Clone(due), func(c caller) bool { return j.here[c] != nil })
-		refused := j.refused
 		j.closing = len(missing) == 0
 		j.mu.Unlock()
 		if len(missing) == 0 {
@@ -176,13 +175,16 @@ func (j *joining) await(ctx context.Context, due []caller) error {
 			for i, c := range missing {
 				ranks[i] = c.rank
 			}
-			return absent(ranks, refused, context.Cause(ctx))
+			return j.absent(ranks, context.Cause(ctx))
 		}
 	}
 }
 
 // absent names the ranks that did not come.
-func absent(ranks []int, refused, cause error) error {
+func (j *joining) absent(ranks []int, cause error) error {
+	j.mu.Lock()
+	refused := j.refused
+	j.mu.Unlock()
 	slices.Sort(ranks)
 	ranks = slices.Compact(ranks)
 	if refused != nil {

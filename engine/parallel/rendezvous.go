@@ -102,7 +102,6 @@ func (j *joining) host(ctx context.Context) error {
 			}
 			t.Addresses[rank] = g.address
 		}
-		refused := j.refused
 		if len(missing) == 0 {
 			guests := j.meeting.guests
 			j.meeting, j.addresses = nil, t.Addresses
@@ -114,7 +113,7 @@ func (j *joining) host(ctx context.Context) error {
 		case <-j.changed:
 		case <-ctx.Done():
 			j.dismiss()
-			return absent(missing, refused, context.Cause(ctx))
+			return j.absent(missing, context.Cause(ctx))
 		}
 	}
 }

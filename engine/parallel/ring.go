@@ -36,6 +36,8 @@ type parker interface {
 	wait(side side, word *atomic.Uint32, old uint32, stop, done <-chan struct{})
 	// wake ends a wait for word.
 	wake(side side, word *atomic.Uint32)
+	// looks is how often to look at the word again before a wait.
+	looks() int
 }
 
 type side uint8
@@ -68,6 +70,9 @@ func (s *sleeper) wake(side side, _ *atomic.Uint32) {
 	default:
 	}
 }
+
+// looks is few: whoever fills the ring needs this process's threads for it.
+func (s *sleeper) looks() int { return 8 }
 
 // end is one side of a ring as a rank holds it. One goroutine at a time uses it.
 type end struct {
@@ -120,9 +125,6 @@ func (e *end) moved(side side, n int) {
 	}
 }
 
-// spins is how often a side looks again before it sleeps: the answer of a peer that computes the same takes microseconds.
-const spins = 200
-
 // room waits until the side can move a byte.
 func (e *end) room(ctx context.Context, side side) (int, error) {
 	m := e.ring.marks
@@ -146,7 +148,7 @@ func (e *end) room(ctx context.Context, side side) (int, error) {
 			return 0, ctx.Err()
 		default:
 		}
-		if i < spins {
+		if i < e.ring.park.looks() {
 			runtime.Gosched()
 			continue
 		}
