@@ -3,6 +3,7 @@ package runner
 import (
 	"errors"
 	"fmt"
+	"runtime"
 
 	"github.com/sluice-dev/sluice/engine/model"
 	"github.com/sluice-dev/sluice/engine/parallel"
@@ -26,7 +27,7 @@ type Config struct {
 	// DefaultWindowRatio. Not looked at without such layers.
 	WindowRatio float64
 
-	Threads int // of the host device, 0: one per CPU; ignored when Device is set
+	Threads int // of the host device, 0: one per CPU, shared out among the world's ranks of this host; ignored when Device is set
 
 	// Device is where to run; nil makes a host device that the Runner closes. A device that is passed stays the caller's.
 	Device gpu.Device
@@ -92,7 +93,7 @@ func New(cfg Config) (*Runner, error) {
 	}
 	r := &Runner{device: cfg.Device, world: cfg.World}
 	if r.device == nil {
-		device, err := host.New(host.Config{Threads: cfg.Threads})
+		device, err := host.New(host.Config{Threads: cfg.threads()})
 		if err != nil {
 			return nil, fmt.Errorf("start device: %w", err)
 		}
@@ -103,6 +104,13 @@ func New(cfg Config) (*Runner, error) {
 		return nil, errors.Join(err, r.Close())
 	}
 	return r, nil
+}
+
+func (c Config) threads() int {
+	if c.Threads != 0 || c.World == nil {
+		return c.Threads
+	}
+	return max(1, runtime.GOMAXPROCS(0)/c.World.HostRanks())
 }
 
 func (c Config) validate() error {
