@@ -109,6 +109,12 @@ func checkRow(i int, row scheduler.Row, info Info) error {
 		return &RowError{i, "Start", fmt.Sprintf("is %d with %d tokens: want 0 or more, and at most the context of %d in all",
 			row.Start, len(row.Tokens), info.ContextLength)}
 	}
+	if row.PromptTokens < 0 || row.PromptTokens > len(row.History) {
+		return &RowError{i, "PromptTokens", fmt.Sprintf("is %d: want 0 to %d, the length of History", row.PromptTokens, len(row.History))}
+	}
+	if words := (info.VocabSize + 63) / 64; row.Mask != nil && len(row.Mask) != words {
+		return &RowError{i, "Mask", fmt.Sprintf("has %d words: want %d for %d tokens", len(row.Mask), words, info.VocabSize)}
+	}
 	if row.Sample && row.Params == nil {
 		return &RowError{i, "Params", "is nil: want it where Sample is set"}
 	}

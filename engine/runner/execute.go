@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/sluice-dev/sluice/engine/request"
+	"github.com/sluice-dev/sluice/engine/sampling"
 	"github.com/sluice-dev/sluice/engine/scheduler"
 	"github.com/sluice-dev/sluice/gpu"
 )
@@ -93,8 +95,9 @@ func (r *Runner) forward(rows []scheduler.Row, layerDone func(layer int)) ([]sch
 	return sampled, r.tell(sampled)
 }
 
-// sample picks a token from each wanted row of logits, [wanted, vocab]. The token of a Future row is in its Tokens by
-// now, and still not in its History.
+// sample picks a token from the logits of each row that samples, and tells what the rows want to know of logprobs. logits
+// are [wanted, vocab], in the order of step.wanted. The token of a Future row is in its Tokens by now, and still not in its
+// History.
 func (r *Runner) sample(rows []scheduler.Row, logits gpu.Tensor) ([]scheduler.Sampled, error) {
 	sampled := make([]scheduler.Sampled, len(rows))
 	if logits.Buf == nil {
@@ -107,16 +110,46 @@ func (r *Runner) sample(rows []scheduler.Row, logits gpu.Tensor) ([]scheduler.Sa
 	if err := r.device.Read(gpu.Bytes(all), logits); err != nil {
 		return nil, fmt.Errorf("read logits: %w", err)
 	}
+	next := func() []float32 {
+		one := all[:logits.Cols]
+		all = all[logits.Cols:]
+		return one
+	}
 	for i, row := range rows {
-		if !row.Sample {
+		var prompt []request.TokenLogprobs
+		for position, end := promptLogits(row); position < end; position++ {
+			if err := r.sampler.Observe(next()); err != nil {
+				return nil, fmt.Errorf("logprobs of row %d at position %d: %w", i, position, err)
+			}
+			prompt = append(prompt, r.sampler.Logprobs(row.Logprobs, row.History[position]))
+		}
+		if row.Sample {
+			token, logprob, err := r.sampler.Sample(next(), r.input(row))
+			if err != nil {
+				return nil, fmt.Errorf("sample row %d at position %d: %w", i, row.Start+len(row.Tokens), err)
+			}
+			sampled[i].Token, sampled[i].Logprob = token, logprob
+		}
+		if row.Logprobs == nil {
 			continue
 		}
-		token, logprob, err := r.sampler.Sample(all[:logits.Cols], row.Params, row.Seed, row.Index)
-		if err != nil {
-			return nil, fmt.Errorf("sample row %d at position %d: %w", i, row.Start+len(row.Tokens), err)
+		sampled[i].Logprobs = &scheduler.Logprobs{Prompt: prompt}
+		if row.Sample {
+			l := r.sampler.Logprobs(row.Logprobs, sampled[i].Token)
+			sampled[i].Logprobs.Sampled = &l
 		}
-		sampled[i] = scheduler.Sampled{Token: token, Logprob: logprob}
-		all = all[logits.Cols:]
 	}
 	return sampled, nil
+}
+
+// input is what the row's token depends on besides the logits.
+func (r *Runner) input(row scheduler.Row) sampling.Input {
+	in := sampling.Input{
+		Params: row.Params, Seed: row.Seed, Index: row.Index, History: row.History, PromptTokens: row.PromptTokens, Mask: row.Mask,
+	}
+	if row.Future && sampling.UsesHistory(row.Params) {
+		r.history = append(append(r.history[:0], row.History...), row.Tokens...)
+		in.History = r.history
+	}
+	return in
 }

@@ -84,6 +84,7 @@ type Runner struct {
 	future    future
 	step      step
 	logits    []float32 // [wanted, vocab], the last step's
+	history   []int32   // of a Future row, its token included
 }
 
 // New loads the model and allocates the pages.

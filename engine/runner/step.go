@@ -17,7 +17,7 @@ type step struct {
 	tables    []int32 // [rows, maxPages]
 	windows   []int32 // the same of the pool of windowed layers; empty without such layers
 	maxPages  int
-	wanted    []int32 // [sampled rows]: index of the row's last token
+	wanted    []int32 // indexes of the tokens whose logits are needed, by row: see promptLogits, then the last token where the row samples
 
 	uploads [5]gpu.Buffer // of the slices behind the tokens, in their order
 }
@@ -33,6 +33,10 @@ func (s *step) flatten(rows []scheduler.Row, info Info) {
 		for j := range row.Tokens {
 			s.positions = append(s.positions, int32(row.Start+j))
 			s.sequences = append(s.sequences, int32(i))
+		}
+		first := len(s.tokens) - len(row.Tokens)
+		for position, end := promptLogits(row); position < end; position++ {
+			s.wanted = append(s.wanted, int32(first+position-1-row.Start))
 		}
 		if row.Sample {
 			s.wanted = append(s.wanted, int32(len(s.tokens)-1))
@@ -55,6 +59,16 @@ func appendTable(tables, used []int32, maxPages int) []int32 {
 		tables = append(tables, -1) // never read
 	}
 	return tables
+}
+
+// promptLogits are the positions [from, to) of the prompt whose logprobs the row wants; the logits of each come from the
+// token before it, which is one of the row's.
+func promptLogits(row scheduler.Row) (from, to int) {
+	if row.Logprobs == nil || row.Logprobs.PromptFrom == 0 {
+		return 0, 0
+	}
+	from = max(row.Logprobs.PromptFrom, row.Start+1)
+	return from, max(from, min(row.Start+len(row.Tokens)+1, row.PromptTokens))
 }
 
 // pagesOf is how many pages hold the row's tokens, those of the step included.

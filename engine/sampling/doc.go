@@ -1,6 +1,6 @@
-// Package sampling picks the next token from logits. It owns temperature, top-k, top-p, the seeded generator and the
-// log-probability of what was picked. It knows no device, sequence or batch: a token is a function of the logits, the
-// parameters, the seed and the token's index alone.
+// Package sampling picks the next token from logits. It owns penalties, biases, the mask, temperature, top-k, top-p, min-p,
+// the seeded generator and the logprobs of a position. It knows no device or batch: a token is a function of the logits and
+// of Input alone.
 //
-// engine/runner calls it once per sampled row.
+// engine/runner calls it once per sampled row, and once per token of a prompt whose logprobs are wanted.
 package sampling

@@ -42,7 +42,7 @@ func TestSample(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			var s Sampler
 			for index := range 50 {
-				got, logprob, err := s.Sample(test.logits, &test.params, 1, index)
+				got, logprob, err := s.Sample(test.logits, Input{Params: &test.params, Seed: 1, Index: index})
 				if got != test.want || !errors.Is(err, test.wantErr) {
 					t.Fatalf("%s: token %d, error %v; want %d, %v", test.reason, got, err, test.want, test.wantErr)
 				}
@@ -74,7 +74,7 @@ func TestLogprob(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			_, got, err := new(Sampler).Sample(logits, &test.params, 1, 0)
+			_, got, err := new(Sampler).Sample(logits, Input{Params: &test.params, Seed: 1})
 			if err != nil || math.Abs(float64(got)-test.want) > 1e-6 {
 				t.Errorf("%s: logprob %g, error %v; want %g", test.reason, got, err, test.want)
 			}
@@ -152,7 +152,7 @@ func TestDistribution(t *testing.T) {
 				if i%2 == 1 {
 					seed, index = uint64(i), 0
 				}
-				token, _, err := s.Sample(logits, &test.params, seed, index)
+				token, _, err := s.Sample(logits, Input{Params: &test.params, Seed: seed, Index: index})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -193,7 +193,7 @@ func TestCutsKeepTheRightTokens(t *testing.T) {
 			p.TopP = random.Float32()*0.98 + 0.01
 		}
 		var s Sampler
-		if _, _, err := s.Sample(logits, &p, 1, 1); err != nil {
+		if _, _, err := s.Sample(logits, Input{Params: &p, Seed: 1, Index: 1}); err != nil {
 			t.Fatal(err)
 		}
 		if (p.TopK <= 0 || p.TopK >= len(logits)) && p.TopP == 1 {
@@ -258,7 +258,7 @@ func BenchmarkSample(b *testing.B) {
 		b.Run(bench.name, func(b *testing.B) {
 			var s Sampler
 			for i := range b.N {
-				if _, _, err := s.Sample(logits, &bench.params, 1, i); err != nil {
+				if _, _, err := s.Sample(logits, Input{Params: &bench.params, Seed: 1, Index: i}); err != nil {
 					b.Fatal(err)
 				}
 			}
