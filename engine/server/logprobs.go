@@ -47,17 +47,24 @@ func tokenName(t *tokenizer.Tokenizer, id int32, prefix string) string {
 // textOffsets says where in a text each token begins, in runes. A token that begins inside a rune begins where that rune
 // does.
 type textOffsets struct {
-	stream *tokenizer.Stream
-	runes  int // whole ones so far
+	tokenizer *tokenizer.Tokenizer
+	stream    *tokenizer.Stream
+	runes     int // whole ones so far
 }
 
 func newTextOffsets(t *tokenizer.Tokenizer, skipSpecial bool) *textOffsets {
-	return &textOffsets{stream: t.NewStream(skipSpecial)}
+	return &textOffsets{tokenizer: t, stream: t.NewStream(skipSpecial)}
 }
 
 // next gives the offset of the next token of the text.
 func (o *textOffsets) next(id int32) int {
 	at := o.runes
+	pending := len(o.stream.Pending())
+	if begun := append(o.stream.Pending()[:pending:pending], o.tokenizer.Piece(id)...); pending > 0 && utf8.FullRune(begun) {
+		if r, n := utf8.DecodeRune(begun); r == utf8.RuneError && n == 1 {
+			at++ // what came before is no rune with this token, so it stands for a replacement rune of its own
+		}
+	}
 	o.runes += utf8.RuneCountInString(o.stream.Push(id))
 	return at
 }

@@ -135,6 +135,32 @@ data: [DONE]`,
 	}
 }
 
+// TestTextOffsets: "€" is three tokens of a byte each; a broken one is a replacement rune of its own.
+func TestTextOffsets(t *testing.T) {
+	words, err := seededTokenizer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := map[byte]int32{}
+	for id := range int32(words.VocabSize()) {
+		if piece := words.Piece(id); len(piece) == 1 {
+			ids[piece[0]] = id
+		}
+	}
+	for text, want := range map[string][]int{
+		"a\xe2\x82\xacb": {0, 1, 1, 1, 2}, "\xe2a": {0, 1}, "\xe2\x82a": {0, 0, 1}, "\xe2\xe2\x82\xac": {0, 1, 1, 1}, "\xe0\x80a": {0, 1, 2}, "\xffa": {0, 1},
+	} {
+		offsets := newTextOffsets(words, true)
+		var got []int
+		for _, b := range []byte(text) {
+			got = append(got, offsets.next(ids[b]))
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%q (-want +got)\n%s", text, diff)
+		}
+	}
+}
+
 // TestWantedLogprobs: what the rank is asked for.
 func TestWantedLogprobs(t *testing.T) {
 	for _, tc := range []struct {

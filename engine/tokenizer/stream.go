@@ -25,6 +25,9 @@ func (s *Stream) Push(ids ...int32) string {
 	return string(text)
 }
 
+// Pending gives the bytes that Push keeps back: the beginning of a rune, or none.
+func (s *Stream) Pending() []byte { return s.pending }
+
 // Flush gives what Push kept back, with U+FFFD for bytes that can't become a rune any more. The stream can go on after.
 func (s *Stream) Flush() string {
 	if len(s.pending) == 0 {
