@@ -3,7 +3,9 @@ package scheduler
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"testing"
+	"time"
 
 	"github.com/sluice-dev/sluice/engine/ledger"
 	"github.com/sluice-dev/sluice/engine/request"
@@ -23,32 +25,86 @@ type dropped struct{}
 
 func (dropped) Put(request.Output) {}
 
+// newBench gives a scheduler with n sequences that decode for ever, stepped by hand.
+func newBench(b *testing.B, x Executor, n int, overlap bool) *Scheduler {
+	b.Helper()
+	cfg := testConfig(Unified, 16, 1<<24)
+	cfg.MaxRunning, cfg.DecodeInterval, cfg.Overlap = n, 40, overlap
+	s, err := New(cfg, Deps{Executor: x, Clock: ledger.System(), Reporter: newRecorder(), Decoder: letters{}, Log: quiet()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	begin(b, s)
+	for i := range n {
+		r := &request.Request{RID: fmt.Sprint(i), PromptIDs: testPrompt(100, i), Sampling: request.Sampling{MaxNewTokens: 1 << 30, IgnoreEOS: true}}
+		if err := s.Submit(r, dropped{}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for range 2 { // the prompts, and with overlap the first decode step beside them
+		if _, err := s.turn(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	return s
+}
+
 // BenchmarkDecodeStep is what the scheduler adds to a decode step of so many sequences.
 func BenchmarkDecodeStep(b *testing.B) {
 	for _, n := range []int{1, 16, 256} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			cfg := testConfig(Unified, 16, 1<<24)
-			cfg.MaxRunning, cfg.DecodeInterval = n, 40
-			s, err := New(cfg, Deps{Executor: &nothingness{}, Clock: ledger.System(), Reporter: newRecorder(), Decoder: letters{}, Log: quiet()})
-			if err != nil {
-				b.Fatal(err)
-			}
-			begin(b, s)
-			for i := range n {
-				r := &request.Request{RID: fmt.Sprint(i), PromptIDs: testPrompt(100, i), Sampling: request.Sampling{MaxNewTokens: 1 << 30, IgnoreEOS: true}}
-				if err := s.Submit(r, dropped{}); err != nil {
-					b.Fatal(err)
+		for _, overlap := range []bool{false, true} {
+			b.Run(fmt.Sprintf("sequences=%d/overlap=%t", n, overlap), func(b *testing.B) {
+				s := newBench(b, &nothingness{}, n, overlap)
+				b.ReportAllocs()
+				for b.Loop() {
+					if _, err := s.turn(); err != nil {
+						b.Fatal(err)
+					}
 				}
-			}
-			if _, err := s.turn(); err != nil {
-				b.Fatal(err)
-			}
-			b.ReportAllocs()
+			})
+		}
+	}
+}
+
+// device takes a known time for a step and keeps no CPU from others meanwhile, as a device does that is none.
+type device struct {
+	nothingness
+	busy time.Duration
+}
+
+func (d *device) Execute(ctx context.Context, rows []Row, layerDone func(int)) ([]Sampled, error) {
+	for end := time.Now().Add(d.busy); time.Now().Before(end); {
+		runtime.Gosched()
+	}
+	return d.nothingness.Execute(ctx, rows, layerDone)
+}
+
+// BenchmarkOverlap compares decode steps of 256 sequences on a device of known cost with and without overlap, in turns:
+// on÷off is how long the one takes for 1 of the other, ideal is the device's time for 1 of the other.
+func BenchmarkOverlap(b *testing.B) {
+	for _, busy := range []time.Duration{100 * time.Microsecond, 500 * time.Microsecond} {
+		b.Run(busy.String(), func(b *testing.B) {
+			off, on := newBench(b, &device{busy: busy}, 256, false), newBench(b, &device{busy: busy}, 256, true)
+			const steps = 50
+			var took [2]time.Duration
+			rounds := 0
 			for b.Loop() {
-				if _, err := s.turn(); err != nil {
-					b.Fatal(err)
+				for i, s := range []*Scheduler{off, on} {
+					began := time.Now()
+					for range steps {
+						if _, err := s.turn(); err != nil {
+							b.Fatal(err)
+						}
+					}
+					took[i] += time.Since(began)
 				}
+				rounds++
 			}
+			n := time.Duration(rounds * steps)
+			b.ReportMetric(float64((took[0] / n).Nanoseconds()), "off-ns/step")
+			b.ReportMetric(float64((took[1] / n).Nanoseconds()), "on-ns/step")
+			b.ReportMetric(float64(took[1])/float64(took[0]), "on÷off")
+			b.ReportMetric(float64(busy*n)/float64(took[0]), "ideal")
 		})
 	}
 }

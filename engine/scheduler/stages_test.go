@@ -91,7 +91,7 @@ func TestMicroBatchesFillThePipeline(t *testing.T) {
 			}
 			return reqs
 		}},
-		{name: "mixed", reason: "answers of all lengths", most: 0.2, reqs: func(rng *rand.Rand) (reqs []*request.Request) {
+		{name: "mixed", reason: "answers of all lengths, the last of which run alone", most: 0.3, reqs: func(rng *rand.Rand) (reqs []*request.Request) {
 			for i := range 100 {
 				reqs = append(reqs, &request.Request{RID: fmt.Sprint(i), PromptIDs: testPrompt(1+rng.IntN(200), i),
 					Sampling: request.Sampling{MaxNewTokens: 1 + rng.IntN(100), IgnoreEOS: true}})
