@@ -17,7 +17,7 @@ type launched struct {
 	items  []item
 
 	rows   []Row
-	tables []int32   // backs the rows' page tables: those of sequences may change while the step is under way
+	copies [][]int32 // of the rows' page tables, to see that nobody changes them; with checks only
 	sends  []sending // what leaves layer by layer
 
 	done           chan struct{} // capacity 1
@@ -98,7 +98,9 @@ func (s *Scheduler) execute(ctx context.Context, st *launched) {
 	st.ended = s.deps.Clock.Now()
 }
 
-// launch gives the batch to the executor and returns. From now on its sequences count what it computes as launched.
+// launch gives the batch to the executor and returns. From now on its sequences count what it computes as launched. The step
+// reads tokens, pages and masks of the sequences in place: their elements don't change any more while it is under way, and
+// who replaces a page makes a new table.
 func (s *Scheduler) launch(b batch) {
 	if b.kind == noBatch {
 		return
@@ -110,20 +112,13 @@ func (s *Scheduler) launch(b batch) {
 	st.number, st.kind, st.items = f.last, b.kind, append(st.items[:0], b.items...)
 	st.found, s.admitted = s.admitted, hits{}
 	s.digest.note(notedLaunch, uint64(b.kind), uint64(len(b.items)))
-	pages := 0
-	for _, i := range b.items {
-		pages += len(i.seq.pages)
-	}
-	st.tables = slices.Grow(st.tables[:0], pages)
 	for at := range st.items {
 		i := &st.items[at]
 		q := i.seq
 		i.sample = i.last()
-		from := len(st.tables)
-		st.tables = append(st.tables, q.pages...)
 		row := Row{
 			Start:        q.launched,
-			Pages:        st.tables[from:len(st.tables):len(st.tables)],
+			Pages:        q.pages[:len(q.pages):len(q.pages)],
 			Sample:       i.sample,
 			Params:       &q.req.Sampling,
 			Seed:         q.seed,
@@ -141,6 +136,9 @@ func (s *Scheduler) launch(b batch) {
 			row.Mask = q.mask
 		}
 		st.rows = append(st.rows, row)
+		if s.checking() {
+			st.copies = append(st.copies, slices.Clone(row.Pages))
+		}
 		q.launched += i.n
 		if i.sample {
 			q.future++
@@ -193,6 +191,12 @@ func (s *Scheduler) take() error {
 	}
 	f.steps = slices.Delete(f.steps, 0, 1)
 	f.over = st.number
+	for at, pages := range st.copies {
+		if !slices.Equal(pages, st.rows[at].Pages) {
+			return fmt.Errorf("scheduler: the page table of request %s was %v at the launch of a step and is %v at its end",
+				st.items[at].seq.req.RID, pages, st.rows[at].Pages)
+		}
+	}
 	s.process(st)
 	s.settleHeld()
 	s.report(st)
@@ -200,7 +204,7 @@ func (s *Scheduler) take() error {
 	clear(st.rows)
 	clear(st.items)
 	clear(st.sends)
-	st.rows, st.items, st.sends, st.tables = st.rows[:0], st.items[:0], st.sends[:0], st.tables[:0]
+	st.rows, st.items, st.sends, st.copies = st.rows[:0], st.items[:0], st.sends[:0], nil
 	st.sampled, st.tokens = nil, nil
 	f.spare = append(f.spare, st)
 	return nil

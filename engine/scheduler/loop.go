@@ -99,13 +99,16 @@ func (s *Scheduler) step(stop bool) (worked, over bool, err error) {
 	}
 	s.deliver(now)
 
-	if kvcache.Invariants || s.checked {
+	if s.checking() {
 		if err := s.check(); err != nil {
 			panic(err)
 		}
 	}
 	return worked, false, nil
 }
+
+// checking reports whether invariants are verified after each step.
+func (s *Scheduler) checking() bool { return kvcache.Invariants || s.checked }
 
 // deliverIf delivers before a step that others may have to wait for.
 func (s *Scheduler) deliverIf(launching bool) {

@@ -22,15 +22,8 @@ type found struct {
 	table  kvcache.Table
 }
 
-// matchable is the beginning of a sequence that may be taken from the cache: at least one token is computed, and with
-// logprobs of the prompt every token from the one before the first wanted position on.
-func (s *Scheduler) matchable(q *sequence) []int32 {
-	n := len(q.tokens) - 1
-	if want := q.req.Logprobs; want != nil && want.PromptFrom > 0 && q.generated() == 0 {
-		n = min(n, want.PromptFrom-1)
-	}
-	return q.tokens[:max(n, 0)]
-}
+// matchable is the beginning of a sequence that may be taken from the cache.
+func (s *Scheduler) matchable(q *sequence) []int32 { return q.tokens[:max(q.reusable(), 0)] }
 
 // cached gives the tokens of a waiting sequence that the prefix cache has.
 func (s *Scheduler) cached(q *sequence) int {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -436,6 +437,11 @@ func (h *harness) step() {
 	h.clock.Advance(100 * time.Millisecond)
 	if _, err := h.s.turn(); err != nil {
 		h.t.Fatal(err)
+	}
+	for _, st := range h.s.flight.steps {
+		for len(st.done) == 0 { // so that the clock stands still while steps are computed
+			runtime.Gosched()
+		}
 	}
 	h.launches()
 	h.answers()

@@ -47,7 +47,7 @@ type sequence struct {
 	future    int            // tokens that steps in flight sample; they follow tokens
 	step      int64          // the newest step that it was in, 0: none
 	row       int            // its row there
-	pages     []int32        // page table
+	pages     []int32        // page table; see launch for what steps in flight expect of it
 	prefix    kvcache.Handle // of the first pages, which are the cache's
 	delivered int            // answer tokens that the sink has
 
