@@ -91,7 +91,7 @@ func benchTransfer(b *testing.B, layout Layout, pages int, direct bool) {
 		room++
 		s, r := p.open(room, pages*layout.PageSize)
 		p.until(r, WaitingPages)
-		r.Allocate(ids)
+		r.Allocate(ids, nil)
 		p.until(s, Ready)
 		cpu = cpuNanos(b)
 		start := now()
@@ -176,7 +176,7 @@ func (e *engines) handOver(room int64, pages int) int64 {
 	senders, receivers := e.open(rand.New(rand.NewPCG(1, 1)), room, pages*e.m.pageSize)
 	for _, r := range receivers {
 		e.until(r, WaitingPages)
-		r.Allocate(seq(0, pages))
+		r.Allocate(seq(0, pages), nil)
 	}
 	for _, s := range senders {
 		e.until(s, Ready)

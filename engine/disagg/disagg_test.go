@@ -244,7 +244,7 @@ func seq(from, n int) []int32 {
 func (p *pair) transfer(s *Sender, r *Receiver, src, dst []int32, first First) {
 	p.t.Helper()
 	p.until(r, WaitingPages)
-	r.Allocate(dst)
+	r.Allocate(dst, nil)
 	p.until(s, Ready)
 	for layer := range p.pm.layout.Layers {
 		for i, page := range src {
@@ -542,7 +542,7 @@ func TestTimeouts(t *testing.T) {
 		p := newPair(t, pairOptions{decode: func(c *Config) { c.WaitingTimeout = 50 * time.Millisecond; c.IdleTimeout = 60 * time.Millisecond }})
 		s, r := p.open(1, 9)
 		p.until(r, WaitingPages)
-		r.Allocate(seq(0, 3))
+		r.Allocate(seq(0, 3), nil)
 		p.failed(r, Transferring, ReasonTimeout, "no page came within 50ms; 0/9 have arrived")
 		p.failed(s, Ready, ReasonTimeout, "the peer reports", "no page came")
 	})
@@ -666,7 +666,7 @@ func TestWrongCalls(t *testing.T) {
 			s, r := p.open(1, 9)
 			if !tc.early {
 				p.until(r, WaitingPages)
-				r.Allocate(seq(0, 3))
+				r.Allocate(seq(0, 3), nil)
 				p.until(s, Ready)
 			}
 			tc.call(s)
@@ -681,7 +681,7 @@ func TestWrongCalls(t *testing.T) {
 		p := newPair(t, pairOptions{})
 		s, r := p.open(1, 9)
 		p.until(r, WaitingPages)
-		r.Allocate(seq(0, 2))
+		r.Allocate(seq(0, 2), nil)
 		p.failed(r, WaitingPages, ReasonLocal, "Allocate got 2 pages, the prompt of 9 tokens takes 3")
 		p.failed(s, Bootstrapping, ReasonLocal, "the peer reports")
 	})

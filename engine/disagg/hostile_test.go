@@ -135,7 +135,7 @@ func TestDeath(t *testing.T) {
 		return s, r
 	}
 	allocate := func(p *pair, s *Sender, r *Receiver) {
-		r.Allocate(seq(4, 3))
+		r.Allocate(seq(4, 3), nil)
 		p.until(s, Ready)
 	}
 	phases := []phase{
@@ -185,7 +185,7 @@ func TestDeath(t *testing.T) {
 				p.failed(r, ph.stepD, ReasonPeerDied)
 				s.Send(1, 0, 0) // a scheduler that has not looked yet: ignored
 				s.Finish(First{})
-				r.Allocate(nil)
+				r.Allocate(nil, nil)
 			})
 		}
 	}
@@ -256,7 +256,7 @@ func TestAbort(t *testing.T) {
 					p.until(r, WaitingPages)
 				}
 				if phase == Ready || phase == Sending {
-					r.Allocate(seq(0, 3))
+					r.Allocate(seq(0, 3), nil)
 					p.until(s, Ready)
 				}
 				if phase == Sending {
@@ -315,7 +315,7 @@ func TestPagesAreLeftAlone(t *testing.T) {
 	p.pm.slow = make(chan struct{})
 	s, r := p.open(1, 9)
 	p.until(r, WaitingPages)
-	r.Allocate(seq(0, 3))
+	r.Allocate(seq(0, 3), nil)
 	p.until(s, Ready)
 	p.pm.own(seq(0, 3), true)
 	for i := range 3 {
@@ -462,7 +462,7 @@ func TestHostilePrefill(t *testing.T) {
 			p.until(r, WaitingPages)
 			if !tc.early {
 				step = Transferring
-				r.Allocate(seq(0, 3))
+				r.Allocate(seq(0, 3), nil)
 				if _, err := l.expect(frameAllocated, time.Time{}); err != nil {
 					t.Fatal(err)
 				}
@@ -639,7 +639,7 @@ func TestDamageOnTheWay(t *testing.T) {
 			s, _ := p.prefill.Open(1, 9)
 			r, _ := p.decode.Open(b, 9)
 			p.until(r, WaitingPages)
-			r.Allocate(seq(0, 3))
+			r.Allocate(seq(0, 3), nil)
 			p.until(s, Ready)
 			for i := range 3 {
 				s.Send(0, i, int32(i))
@@ -674,7 +674,7 @@ func TestDeathWithinAPage(t *testing.T) {
 			s, _ := p.prefill.Open(1, 4)
 			r, _ := p.decode.Open(b, 4)
 			p.until(r, WaitingPages)
-			r.Allocate([]int32{9})
+			r.Allocate([]int32{9}, nil)
 			p.until(s, Ready)
 			p.dm.own([]int32{9}, true)
 			s.Send(0, 0, 3)
@@ -693,7 +693,7 @@ func TestLocalWriteError(t *testing.T) {
 	p.dm.bad = errors.New("no such page")
 	s, r := p.open(1, 9)
 	p.until(r, WaitingPages)
-	r.Allocate(seq(0, 3))
+	r.Allocate(seq(0, 3), nil)
 	p.until(s, Ready)
 	s.Send(0, 0, 1)
 	p.failed(r, Transferring, ReasonLocal, "write page 0 of layer 0: no such page")

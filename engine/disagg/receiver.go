@@ -49,12 +49,10 @@ func (p *destination) page(windowed bool, ordinal int) int32 {
 }
 
 // Allocate gives the hand-over its pages, dst[i] for page i of the prompt, NumPages(promptTokens) of them, in state
-// WaitingPages. They belong to the hand-over until it is terminal. A wrong call fails it.
-func (r *Receiver) Allocate(dst []int32) { r.AllocateWindow(dst, nil) }
-
-// AllocateWindow is Allocate for a model that has layers with a window too: window[i] is the page of their pool for page i
-// of the prompt, from FirstWindowPage(promptTokens) on; what comes before is not looked at.
-func (r *Receiver) AllocateWindow(dst, window []int32) {
+// WaitingPages. For layers with a window it is window[i], the page of their own pool, from FirstWindowPage(promptTokens) on;
+// what comes before is not looked at, and without such layers window is not looked at. They belong to the hand-over until it
+// is terminal. A wrong call fails it.
+func (r *Receiver) Allocate(dst, window []int32) {
 	r.mu.Lock()
 	moved := r.allocateLocked(dst, window)
 	r.mu.Unlock()

@@ -202,7 +202,7 @@ func (e *engines) ready(senders []*Sender, receivers []*Receiver, pages int) {
 		e.until(r, WaitingPages)
 	}
 	for _, r := range receivers {
-		r.AllocateWindow(seq(300, pages), seq(700, pages))
+		r.Allocate(seq(300, pages), seq(700, pages))
 	}
 	for _, s := range senders {
 		e.until(s, Ready)

@@ -455,7 +455,7 @@ func (e end) Finish(first disagg.First) {
 	e.w.changed()
 }
 
-func (e end) Allocate(pages []int32) {
+func (e end) Allocate(pages, _ []int32) {
 	e.w.mu.Lock()
 	e.dst = slices.Clone(pages)
 	if e.state[1] == disagg.WaitingPages {

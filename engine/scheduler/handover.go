@@ -112,7 +112,7 @@ func (s *Scheduler) preallocate() {
 		}
 		s.allocate(q, q.prompt)
 		places, free, kv = places-1, free-tokens, kv-tokens-s.growth(q)
-		q.receiving.Allocate(q.pages)
+		q.receiving.Allocate(q.pages, nil)
 		s.becomeTransferring(q)
 		if q.req.LogMetrics {
 			stats := q.receiving.Stats()

@@ -20,7 +20,8 @@ type Transfer interface {
 // Sending is the prefill side. After Ready come Send for every page of every layer, in any order, and then Finish.
 type Sending interface {
 	Transfer
-	// Send queues page, the ordinal-th of the sequence, of one layer. Its KV is final.
+	// Send queues page, the ordinal-th of the sequence, of one layer. Its KV is final. Of sliding-window layers only the pages
+	// are sent that the token behind the prompt sees.
 	Send(layer, ordinal int, page int32)
 	// Finish queues the first token. It comes after all pages.
 	Finish(first disagg.First)
@@ -29,8 +30,9 @@ type Sending interface {
 // Receiving is the decode side. After WaitingPages comes Allocate, once.
 type Receiving interface {
 	Transfer
-	// Allocate gives the pages of the prompt, in order. The receiver may write them from now on.
-	Allocate(pages []int32)
+	// Allocate gives the pages of the prompt, in order, and those of sliding-window layers, -1 where the token behind the
+	// prompt sees none; nil without such layers. The receiver may write them from now on.
+	Allocate(pages, window []int32)
 	// First is what came with the KV; ok once the state is Done.
 	First() (first disagg.First, ok bool)
 }
