@@ -130,7 +130,7 @@ func (r *Runner) sample(rows []scheduler.Row, logits gpu.Tensor) ([]scheduler.Sa
 			}
 			sampled[i].Token, sampled[i].Logprob = token, logprob
 		}
-		if row.Logprobs == nil {
+		if row.Logprobs == nil || !row.Sample && len(prompt) == 0 {
 			continue
 		}
 		sampled[i].Logprobs = &scheduler.Logprobs{Prompt: prompt}

@@ -39,7 +39,7 @@ type Row struct {
 type Sampled struct {
 	Token    int32
 	Logprob  float32   // natural logarithm of the token's probability
-	Logprobs *Logprobs // nil unless the row wants them
+	Logprobs *Logprobs // nil unless the row wants them and the step has some
 }
 
 // Logprobs is what a row with Logprobs gives.
