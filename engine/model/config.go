@@ -269,8 +269,10 @@ func (f *file) rope() (ropeFile, error) {
 // oneForAllLayers gives the parameters that stand in raw once for every layer type, which must be the same.
 func oneForAllLayers(field string, raw json.RawMessage) (json.RawMessage, error) {
 	var types map[string]json.RawMessage
-	if !present(raw) || json.Unmarshal(raw, &types) != nil {
-		return raw, nil // rope reports what isn't an object
+	if present(raw) {
+		if err := json.Unmarshal(raw, &types); err != nil {
+			return nil, fmt.Errorf("%s: %w", field, err)
+		}
 	}
 	full, sliding := types[fullAttention], types[slidingAttention]
 	if full == nil && sliding == nil {

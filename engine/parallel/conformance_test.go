@@ -357,7 +357,7 @@ func dies(t *testing.T, _ *rand.Rand, worlds []*World) {
 		_, err := w.Peers().Exchange(context.Background(), []byte("hello?"))
 		return err
 	})
-	wantEnd(t, worlds, errs, peerErrorf(victim, "is gone: its connection closed").(*PeerError), victim)
+	wantEnd(t, worlds, errs, peerErrorf(victim, "is gone: its connection closed"), victim)
 	for i, w := range worlds {
 		if i == victim {
 			continue
@@ -388,7 +388,7 @@ func diesUnderLoad(t *testing.T, _ *rand.Rand, worlds []*World) {
 		kill(w)
 		return nil
 	})
-	wantEnd(t, worlds, errs, peerErrorf(1, "is gone: its connection closed").(*PeerError), 1)
+	wantEnd(t, worlds, errs, peerErrorf(1, "is gone: its connection closed"), 1)
 }
 
 func aborts(t *testing.T, _ *rand.Rand, worlds []*World) {
@@ -401,7 +401,7 @@ func aborts(t *testing.T, _ *rand.Rand, worlds []*World) {
 		_, err := w.Peers().Exchange(context.Background(), nil)
 		return err
 	})
-	wantEnd(t, worlds, errs, peerErrorf(culprit, "failed: the device is on fire").(*PeerError))
+	wantEnd(t, worlds, errs, peerErrorf(culprit, "failed: the device is on fire"))
 }
 
 func outOfStep(t *testing.T, _ *rand.Rand, worlds []*World) {

@@ -22,6 +22,6 @@ func (e *PeerError) Error() string { return fmt.Sprintf("rank %d %v", e.Rank, e.
 
 func (e *PeerError) Unwrap() error { return e.Err }
 
-func peerErrorf(rank int, format string, args ...any) error {
+func peerErrorf(rank int, format string, args ...any) *PeerError {
 	return &PeerError{Rank: rank, Err: fmt.Errorf(format, args...)}
 }

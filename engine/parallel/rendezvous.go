@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"strconv"
@@ -130,7 +131,8 @@ func (j *joining) dismiss() {
 
 func tellAll(guests map[int]guest, t table) error {
 	var errs []error
-	for rank, g := range guests {
+	for _, rank := range slices.Sorted(maps.Keys(guests)) {
+		g := guests[rank]
 		err := g.conn.SetWriteDeadline(time.Now().Add(handshakeTimeout))
 		if err == nil {
 			_, err = writeJSON(g.conn, t)
@@ -140,7 +142,6 @@ func tellAll(guests map[int]guest, t table) error {
 		}
 		g.conn.Close()
 	}
-	slices.SortFunc(errs, func(a, b error) int { return a.(*PeerError).Rank - b.(*PeerError).Rank })
 	return errors.Join(errs...)
 }
 
