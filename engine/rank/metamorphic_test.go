@@ -7,8 +7,31 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/sluice-dev/sluice/engine/request"
 )
+
+// got is what a request gets: the tokens, what is told about them and about its prompt, and how it ends.
+type got struct {
+	Tokens           []int32
+	Logprobs, Prompt []request.TokenLogprobs
+	Outcome          request.Outcome
+}
+
+func read(t *testing.T, s *Stream) (g got) {
+	t.Helper()
+	for {
+		o, err := s.Recv(waiting(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.Tokens, g.Logprobs, g.Prompt = append(g.Tokens, o.TokenIDs...), append(g.Logprobs, o.Logprobs...), append(g.Prompt, o.PromptLogprobs...)
+		if o.Finish != nil {
+			g.Outcome = o.Finish.Outcome
+			return g
+		}
+	}
+}
 
 // TestSameTokensUnderEveryConfiguration: with the real model, what a request gets does not depend on how it is scheduled.
 func TestSameTokensUnderEveryConfiguration(t *testing.T) {
@@ -21,6 +44,17 @@ func TestSameTokensUnderEveryConfiguration(t *testing.T) {
 			r := newRequest(fmt.Sprint("r", i), prompt(1+rng.IntN(150)), 1+rng.IntN(40))
 			if i%2 == 1 {
 				r.Sampling.Temperature, r.Sampling.TopP, r.Sampling.Seed = 1, 0.9, new(int64(i))
+			}
+			switch n := len(r.PromptIDs); i % 5 {
+			case 1:
+				r.Sampling.FrequencyPenalty, r.Sampling.RepetitionPenalty = 0.5, 1.1
+			case 2:
+				r.Logprobs = &request.WantLogprobs{Top: 2, TokenIDs: []int32{7}}
+				if n > 1 {
+					r.Logprobs.PromptFrom = 1 + rng.IntN(n-1)
+				}
+			case 3:
+				r.Grammar = &request.Grammar{Kind: request.GrammarRegex, Source: "[a-f]*(, [a-f]+)*"}
 			}
 			reqs = append(reqs, r)
 		}
@@ -38,9 +72,12 @@ func TestSameTokensUnderEveryConfiguration(t *testing.T) {
 		{"three at a time", func(c *Config) { c.MaxRunningRequests = 3 }},
 		{"tight memory", func(c *Config) { c.MaxTotalTokens = 208 }},
 		{"forced retraction", func(c *Config) { c.TestRetractSteps = 2; c.ChunkedPrefillSize = 33 }},
+		{"no overlap", func(c *Config) { c.DisableOverlapSchedule = true }},
+		{"no overlap, retraction", func(c *Config) { c.DisableOverlapSchedule, c.TestRetractSteps = true, 3 }},
+		{"mixed", func(c *Config) { c.EnableMixedChunk, c.ChunkedPrefillSize = true, 40 }},
 		{"two threads", func(c *Config) { c.Threads = 2 }},
 	}
-	var want map[string][]int32
+	var want map[string]got
 	for _, tt := range configs {
 		t.Run(tt.name, func(t *testing.T) {
 			cfg := testConfig(dir)
@@ -50,18 +87,14 @@ func TestSameTokensUnderEveryConfiguration(t *testing.T) {
 			for _, r := range requests() {
 				streams[r.RID] = submit(t, c, r)
 			}
-			got := map[string][]int32{}
+			answers := map[string]got{}
 			for rid, s := range streams {
-				tokens, f := answer(t, s)
-				if f.Outcome != request.OutcomeLength {
-					t.Errorf("%s ends with %v", rid, f)
-				}
-				got[rid] = tokens
+				answers[rid] = read(t, s)
 			}
 			if want == nil {
-				want = got
+				want = answers
 			}
-			if diff := cmp.Diff(want, got); diff != "" {
+			if diff := cmp.Diff(want, answers, cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("(-alone +here):\n%s", diff)
 			}
 			l := loadOf(t, c)

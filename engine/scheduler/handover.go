@@ -138,8 +138,8 @@ func (s *Scheduler) arrive(q *sequence) {
 	q.first = first
 	q.seed = first.Seed
 	q.tokens = append(q.tokens, first.Token)
-	q.logprobs.takeToken(Sampled{Token: first.Token, Logprob: first.Logprob})
-	q.logprobs.dropPrompt()
+	s.digest.note(notedToken, uint64(q.arrival), uint64(uint32(first.Token)))
+	q.logprobs.takeFirst(first)
 	q.computed, q.launched = q.prompt, q.prompt
 	s.becomeWaiting(q)
 }

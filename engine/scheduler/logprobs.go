@@ -1,6 +1,9 @@
 package scheduler
 
-import "github.com/sluice-dev/sluice/engine/request"
+import (
+	"github.com/sluice-dev/sluice/engine/disagg"
+	"github.com/sluice-dev/sluice/engine/request"
+)
 
 // Logprobs on their way from steps to the sink: each once and in order, also when a sequence is computed again.
 
@@ -58,9 +61,21 @@ func (l *logprobs) again() {
 	l.want = &want
 }
 
-// dropPrompt says that the prompt was computed elsewhere, and its logprobs were told there.
-func (l *logprobs) dropPrompt() {
-	l.next = 0
+// handOver gives what a prefill rank hands over with the first token: all that it knows, for nothing was delivered there.
+func (l *logprobs) handOver() (first *request.TokenLogprobs, prompt []request.TokenLogprobs) {
+	if n := len(l.answer); n > 0 {
+		first = &l.answer[n-1]
+	}
+	return first, l.prompt
+}
+
+// takeFirst takes that on a decode rank. None of the prompt is asked for here any more.
+func (l *logprobs) takeFirst(first disagg.First) {
+	if l.want == nil {
+		return
+	}
+	l.takeToken(Sampled{Token: first.Token, Logprob: first.Logprob, Logprobs: &Logprobs{Sampled: first.Logprobs}})
+	l.prompt, l.next = first.Prompt, 0
 	l.again()
 }
 

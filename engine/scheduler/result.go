@@ -62,7 +62,9 @@ func (s *Scheduler) handOver(q *sequence, first Sampled) {
 		s.finish(q, request.Finish{Type: request.FinishLength, Outcome: request.OutcomeLength})
 		return
 	}
-	q.sending.Finish(disagg.First{Token: first.Token, Logprob: first.Logprob, CachedTokens: q.cached, Seed: q.seed})
+	handed := disagg.First{Token: first.Token, Logprob: first.Logprob, CachedTokens: q.cached, Seed: q.seed}
+	handed.Logprobs, handed.Prompt = q.logprobs.handOver()
+	q.sending.Finish(handed)
 	s.becomeInflight(q)
 }
 
