@@ -46,6 +46,14 @@ func (t *Tree) Unlock(h *Handle) {
 	*h = Handle{}
 }
 
+// Alone is the number of pages that no other handle keeps: what Unlock makes evictable.
+func (t *Tree) Alone(h Handle) (pages int) {
+	for n := h.at; n != nil && n.parent != nil && n.locks == 1; n = n.parent {
+		pages += len(n.pages)
+	}
+	return pages
+}
+
 // UnlockWindow gives up the window pages alone: the sequence has moved on so far that its window begins behind the prefix.
 func (t *Tree) UnlockWindow(h *Handle) {
 	if h.at == nil || t.window == nil {

@@ -229,7 +229,11 @@ func (o *operations) step() {
 			i := o.next(len(o.holders))
 			h := o.holders[i]
 			o.holders = slices.Delete(o.holders, i, i+1)
+			alone, before := o.tree.Alone(h.handle), o.full.Stats()
 			o.tree.Unlock(&h.handle)
+			if after := o.full.Stats(); after.Used != before.Used-alone*o.tree.pageSize {
+				o.t.Fatalf("a handle alone keeps %d pages; unlocked it changes %+v to %+v", alone, before, after)
+			}
 			o.unlock(h)
 		}
 	case 4:

@@ -51,7 +51,7 @@ type waiter struct {
 	urgency   urgency
 	retracted bool // ran before, and then has part of its answer
 	cached    int  // tokens found in the cache
-	alike     bool // an earlier waiter, considered before it, begins with the same tokens, and the cache has few of them
+	alike     bool // one that is computed or considered before it begins with the same tokens, and the cache has few of them
 	overtaken int  // later requests of the same urgency that were admitted before it
 }
 
@@ -104,7 +104,7 @@ type prompt struct {
 	cached int     // tokens found in the cache
 }
 
-// markAlike says for each prompt, in order of arrival, whether an earlier one that is not marked begins with the same
+// markAlike says for each prompt, in the order in which they are considered, whether an earlier one begins with the same
 // sharedPrefix tokens, while the cache has no more than these of it.
 func markAlike(prompts []prompt) []bool {
 	type begin struct {

@@ -46,6 +46,16 @@ func (s *Scheduler) preempt(q *sequence, w want, b *budget) preemption {
 // runner is what preemption and retraction see of a running sequence.
 func (s *Scheduler) runner(q *sequence) runner {
 	return runner{
-		urgency: q.urgency, arrival: q.arrival, prompt: q.prompt, generated: q.generated(), tokens: len(q.pages)*s.cfg.PageSize + s.growth(q),
+		urgency: q.urgency, arrival: q.arrival, prompt: q.prompt, generated: q.generated(), tokens: s.reclaimable(q) + s.growth(q),
 	}
+}
+
+// reclaimable is the pool tokens that become free or evictable when q gives its pages back: those of the cache that others
+// keep too do not.
+func (s *Scheduler) reclaimable(q *sequence) int {
+	pages := len(q.pages) - q.prefix.Pages()
+	if s.tree != nil {
+		pages += s.tree.Alone(q.prefix)
+	}
+	return pages * s.cfg.PageSize
 }

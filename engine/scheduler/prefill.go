@@ -37,7 +37,9 @@ func (s *Scheduler) pickPrefill(beside decodes) (_ batch, await bool) {
 			switch s.preempt(q, w, &b) {
 			case preemptAwait:
 				return batch{}, true
-			case preemptDone:
+			case preemptDone: // and what they had computed is in the cache
+				f = s.find(q)
+				w = s.want(q, f)
 				n, ok = b.take(w)
 			case preemptNone:
 			}

@@ -22,13 +22,17 @@ func (s *Scheduler) queue() []*sequence {
 	}
 	policy := s.cfg.Policy.active(len(ws))
 	sortWaiters(ws, FCFS)
-	if policy == LPM && len(ws) > 1 {
-		prompts := make([]prompt, len(ws))
+	if policy == LPM && s.tree != nil && len(ws) > 1 {
+		computing := s.in[statePrefilling] // not in the cache yet, but soon
+		prompts := make([]prompt, 0, len(computing)+len(ws))
+		for _, q := range computing {
+			prompts = append(prompts, prompt{key: q.req.CacheKey, tokens: q.tokens})
+		}
 		for i := range ws {
 			ws[i].cached = s.cached(ws[i].seq)
-			prompts[i] = prompt{key: ws[i].seq.req.CacheKey, tokens: ws[i].seq.tokens, cached: ws[i].cached}
+			prompts = append(prompts, prompt{key: ws[i].seq.req.CacheKey, tokens: ws[i].seq.tokens, cached: ws[i].cached})
 		}
-		for i, alike := range markAlike(prompts) {
+		for i, alike := range markAlike(prompts)[len(computing):] {
 			ws[i].alike = alike
 		}
 		sortWaiters(ws, LPM)
@@ -78,7 +82,7 @@ func (s *Scheduler) enqueue(q *sequence) (outcome request.Outcome, message strin
 	if s.cfg.Priorities.Enabled {
 		var seqs []*sequence
 		var queue []queued
-		for _, st := range []state{stateBootstrapping, statePreallocating, stateWaiting} {
+		for _, st := range []state{stateCompiling, stateBootstrapping, statePreallocating, stateWaiting} {
 			for _, w := range s.in[st] {
 				seqs = append(seqs, w)
 				queue = append(queue, queued{urgency: w.urgency, arrival: w.arrival, begun: w.generated() > 0 || len(w.pages) > 0})

@@ -270,7 +270,7 @@ func (s *Scheduler) judge(q *sequence) (outcome request.Outcome, message string)
 
 // queued counts requests that wait for their first batch.
 func (s *Scheduler) queued() int {
-	return len(s.in[stateBootstrapping]) + len(s.in[statePreallocating]) + len(s.in[stateWaiting])
+	return len(s.in[stateCompiling]) + len(s.in[stateBootstrapping]) + len(s.in[statePreallocating]) + len(s.in[stateWaiting])
 }
 
 // abort ends what a message names.
