@@ -28,6 +28,7 @@ func TestServeFlags(t *testing.T) {
 	want := server.Default()
 	want.ModelPath, want.ServedModelName, want.Host, want.Port = "/m", "n", "0.0.0.0", 1
 	want.APIKey, want.AdminAPIKey, want.MaxBodyBytes = "k", "a", 2
+	want.DPSize, want.LoadBalanceMethod = 2, "total_tokens"
 	want.LogRequests, want.LogRequestsLevel = true, 3
 	want.EnableMetrics, want.EnableCacheReport, want.BootstrapPort = true, true, 3
 	want.ExtraMetricLabels = map[string]string{"cluster": "c"}
@@ -57,7 +58,7 @@ func TestServeFlags(t *testing.T) {
 		"--threads", "12", "--enable-metrics", "--extra-metric-labels", `{"cluster":"c"}`, "--tokenizer-metrics-custom-labels-header", "x-l",
 		"--tokenizer-metrics-allowed-custom-labels", "team", "shift", "--bucket-time-to-first-token", "0.1", "0.5", "--bucket-inter-token-latency=0.2",
 		"--bucket-e2e-request-latency", "1,2", "--prompt-tokens-buckets", "tse", "1000", "2", "8", "--generation-tokens-buckets", "custom 5 50",
-		"--decode-log-interval", "13", "--enable-cache-report", "--log-requests", "--log-requests-level", "3", "--log-level", "debug", "--disaggregation-mode", "prefill", "--disaggregation-bootstrap-port", "3",
+		"--decode-log-interval", "13", "--enable-cache-report", "--dp-size", "2", "--load-balance-method", "shortest_queue", "--load-balance-method", "total_tokens", "--log-requests", "--log-requests-level", "3", "--log-level", "debug", "--disaggregation-mode", "prefill", "--disaggregation-bootstrap-port", "3",
 		"--disaggregation-host", "h", "--disaggregation-secret-file", "f", "--drain-accept", "1.5", "--drain-timeout", "2m")
 	if err != nil {
 		t.Fatal(err)

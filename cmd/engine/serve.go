@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-dev/sluice/engine/dp"
 	"github.com/sluice-dev/sluice/engine/rank"
 	"github.com/sluice-dev/sluice/engine/server"
 	"github.com/spf13/cobra"
@@ -71,6 +72,9 @@ func serveFlags(f *pflag.FlagSet, cfg *server.Config, secretFile *string) {
 	policyFlags(f, r)
 	f.Uint64Var(&r.Seed, "random-seed", 0, "seed of the seeds of requests that bring none (default: a random one)")
 	f.IntVar(&r.Threads, "threads", 0, "threads that compute (default: one for each CPU)")
+
+	f.IntVar(&cfg.DPSize, "dp-size", cfg.DPSize, "replicas of the model behind this API, each with its own rank")
+	f.Var(oneOf(&cfg.LoadBalanceMethod, dp.Methods()...), "load-balance-method", "which replica takes a request: "+strings.Join(dp.Methods(), ", "))
 
 	f.BoolVar(&cfg.EnableMetrics, "enable-metrics", false, "serve /metrics")
 	f.Var((*labelMap)(&cfg.ExtraMetricLabels), "extra-metric-labels", `labels on every family, as JSON: {"cluster":"a"}`)

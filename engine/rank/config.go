@@ -3,6 +3,7 @@ package rank
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"time"
 
 	"github.com/sluice-dev/sluice/engine/kvcache"
@@ -32,6 +33,11 @@ func (m Mode) EngineType() string {
 // default that the comment names; Validate fills them in.
 type Config struct {
 	Rank int `json:"rank"` // of the replica, now always 0
+
+	// DPRank is which of the DP ranks behind one API process this is; nil: there is one. DPSize is how many there are: those
+	// of one machine share its processors and memory; 0: 1.
+	DPRank *int `json:"dpRank,omitempty"`
+	DPSize int  `json:"dpSize,omitempty"`
 
 	ModelDir        string `json:"modelDir"`
 	ServedModelName string `json:"servedModelName"`
@@ -289,3 +295,27 @@ type Info struct {
 
 // MaxPromptTokens is the longest prompt that can ever be served: one token of answer must fit too.
 func (i Info) MaxPromptTokens() int { return min(i.ContextLength, i.MaxTotalNumTokens) - 1 }
+
+// name is what messages and files call this rank.
+func (c Config) name() string {
+	if c.DPRank == nil {
+		return fmt.Sprintf("rank %d", c.Rank)
+	}
+	return fmt.Sprintf("rank %d of DP rank %d", c.Rank, *c.DPRank)
+}
+
+// threads is how many processors the device uses; 0: all.
+func (c Config) threads() int {
+	if c.Threads > 0 || c.DPSize < 2 {
+		return c.Threads
+	}
+	return max(1, runtime.GOMAXPROCS(0)/c.DPSize)
+}
+
+// memFraction is the part of the free memory that weights and KV may take; 0: the runner's default.
+func (c Config) memFraction() float64 {
+	if c.DPSize < 2 {
+		return 0
+	}
+	return runner.DefaultMemFraction / float64(c.DPSize)
+}

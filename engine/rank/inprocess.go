@@ -38,7 +38,7 @@ func StartInProcess(ctx context.Context, cfg Config) (Client, error) {
 	case <-ready:
 	case err := <-ended:
 		stop()
-		return nil, fmt.Errorf("start rank %d: %w", cfg.Rank, err)
+		return nil, fmt.Errorf("start %s: %w", cfg.name(), err)
 	case <-ctx.Done():
 		return nil, abandon(ctx.Err())
 	}
@@ -52,7 +52,7 @@ func StartInProcess(ctx context.Context, cfg Config) (Client, error) {
 		if err == nil {
 			err = errors.New("without an error")
 		}
-		h.end(fmt.Errorf("rank %d ended: %w", cfg.Rank, err))
+		h.end(fmt.Errorf("%s ended: %w", cfg.name(), err))
 		stop()
 	}()
 	return p, nil

@@ -63,7 +63,11 @@ func child(ctx context.Context, in io.Reader, out io.Writer) error {
 func newLogger(cfg Config, to io.Writer) *slog.Logger {
 	level := slog.LevelInfo
 	_ = level.UnmarshalText([]byte(cfg.LogLevel)) // Validate names a bad level
-	return slog.New(slog.NewTextHandler(to, &slog.HandlerOptions{Level: level})).With("rank", cfg.Rank)
+	log := slog.New(slog.NewTextHandler(to, &slog.HandlerOptions{Level: level})).With("rank", cfg.Rank)
+	if cfg.DPRank != nil {
+		log = log.With("dp_rank", *cfg.DPRank)
+	}
+	return log
 }
 
 func listenUnix(path string) func() (net.Listener, error) {

@@ -22,11 +22,15 @@ func openMetrics(cfg Config, clock ledger.Clock) (metricsStore, error) {
 	if !cfg.Metrics.Enabled {
 		return noMetrics{}, nil
 	}
-	file, err := metrics.OpenStore(cfg.Metrics.Dir, fmt.Sprintf("rank-%d", cfg.Rank))
+	name := fmt.Sprintf("rank-%d", cfg.Rank)
+	if cfg.DPRank != nil {
+		name = fmt.Sprintf("dp-%d-%s", *cfg.DPRank, name)
+	}
+	file, err := metrics.OpenStore(cfg.Metrics.Dir, name)
 	if err != nil {
-		return nil, fmt.Errorf("open the metrics of rank %d: %w", cfg.Rank, err)
+		return nil, fmt.Errorf("open the metrics of %s: %w", cfg.name(), err)
 	}
 	return store{file: file, to: metrics.NewScheduler(file, metrics.RankLabels{
-		ModelName: cfg.ServedModelName, EngineType: cfg.Disagg.Mode.EngineType(), Priority: cfg.Priority.Enabled, Extra: cfg.Metrics.Labels,
+		ModelName: cfg.ServedModelName, EngineType: cfg.Disagg.Mode.EngineType(), Priority: cfg.Priority.Enabled, DPRank: cfg.DPRank, Extra: cfg.Metrics.Labels,
 	}, clock)}, nil
 }

@@ -34,7 +34,8 @@ func assemble(cfg Config, log *slog.Logger) (_ *parts, err error) {
 		}
 	}()
 	if p.runner, err = runner.New(runner.Config{
-		ModelDir: cfg.ModelDir, PageSize: cfg.PageSize, MaxTotalTokens: cfg.MaxTotalTokens, WindowRatio: cfg.SWAFullTokensRatio, Threads: cfg.Threads,
+		ModelDir: cfg.ModelDir, PageSize: cfg.PageSize, MaxTotalTokens: cfg.MaxTotalTokens, WindowRatio: cfg.SWAFullTokensRatio,
+		MemFraction: cfg.memFraction(), Threads: cfg.threads(),
 	}); err != nil {
 		return nil, err
 	}

@@ -29,7 +29,7 @@ const maxSocketPath = len(syscall.RawSockaddrUnix{}.Path) - 1
 // (the kernel kills it), or by itself, and then Err names rank, pid and cause.
 type Process struct {
 	*handle
-	rank  int
+	name  string
 	child *osChild
 }
 
@@ -48,7 +48,7 @@ type osChild struct {
 func Start(ctx context.Context, cfg Config) (*Process, error) {
 	self, err := os.Executable()
 	if err != nil {
-		return nil, fmt.Errorf("start rank %d: find this executable: %w", cfg.Rank, err)
+		return nil, fmt.Errorf("start %s: find this executable: %w", cfg.name(), err)
 	}
 	return start(ctx, cfg, exec.Command(self, "rank"), os.Stderr)
 }
@@ -56,7 +56,7 @@ func Start(ctx context.Context, cfg Config) (*Process, error) {
 func start(ctx context.Context, cfg Config, cmd *exec.Cmd, stderr io.Writer) (p *Process, err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("start rank %d: %w", cfg.Rank, err)
+			err = fmt.Errorf("start %s: %w", cfg.name(), err)
 		}
 	}()
 	if _, err := cfg.Validate(); err != nil {
@@ -92,7 +92,7 @@ func start(ctx context.Context, cfg Config, cmd *exec.Cmd, stderr io.Writer) (p 
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	p = &Process{rank: cfg.Rank, child: c}
+	p = &Process{name: cfg.name(), child: c}
 	dial := func(ctx context.Context) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", cfg.Socket)
 	}
@@ -101,7 +101,7 @@ func start(ctx context.Context, cfg Config, cmd *exec.Cmd, stderr io.Writer) (p 
 	}
 	go func() {
 		<-c.exited
-		p.end(fmt.Errorf("rank %d (pid %d) ended: %w", p.rank, c.cmd.Process.Pid, c.cause()))
+		p.end(fmt.Errorf("%s (pid %d) ended: %w", p.name, c.cmd.Process.Pid, c.cause()))
 	}()
 	return p, nil
 }
@@ -230,5 +230,5 @@ func (p *Process) Close(ctx context.Context) error {
 	}
 	p.child.signal()
 	<-p.done
-	return fmt.Errorf("close rank %d (pid %d): it did not end in time and was killed: %w", p.rank, p.PID(), ctx.Err())
+	return fmt.Errorf("close %s (pid %d): it did not end in time and was killed: %w", p.name, p.PID(), ctx.Err())
 }

@@ -97,7 +97,7 @@ func (s *Server) readChat(r *http.Request, e *engine, o *object, arrival ledger.
 		o.failField("chat_template_kwargs", "must be an object, not %s", kindOf(raw))
 	}
 	generationPrompt := o.boolean("add_generation_prompt", true)
-	req, err := s.readOpenAI(r, e, o, openAISampling(o, 0), want, 1, arrival)
+	req, err := s.readOpenAI(r, o, openAISampling(o, 0), want, 1, arrival)
 	if err != nil {
 		return req, err
 	}

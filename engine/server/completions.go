@@ -46,7 +46,7 @@ type openAIRequest struct {
 
 // readOpenAI reads the fields that both routes share and makes the specs of all sequences. The caller has filled in what
 // only its route has, and has not looked at the fault yet.
-func (s *Server) readOpenAI(r *http.Request, e *engine, o *object, p sampling, want *request.WantLogprobs, prompts int, arrival ledger.Timeline) (openAIRequest, *apiError) {
+func (s *Server) readOpenAI(r *http.Request, o *object, p sampling, want *request.WantLogprobs, prompts int, arrival ledger.Timeline) (openAIRequest, *apiError) {
 	s.checkModel(o)
 	req := openAIRequest{stream: o.boolean("stream", false), options: readStreamOptions(o), details: o.boolean("return_cached_tokens_details", false)}
 	checkSequences(o, prompts, p.choices)
@@ -58,7 +58,7 @@ func (s *Server) readOpenAI(r *http.Request, e *engine, o *object, p sampling, w
 	if *o.fault != nil {
 		return req, *o.fault
 	}
-	place := s.readPlacement(r.Header, e, o, prompts)
+	place := s.readPlacement(r.Header, o, prompts)
 	base.turn, base.dpRank, base.routingKey = readTurn(o, prompts*p.choices), place.dpRank, place.routingKey
 	names := identity(o, prompts, p.choices)
 	bootstraps := s.readBootstraps(o, prompts, p.choices)
@@ -161,7 +161,7 @@ func (s *Server) readCompletion(r *http.Request, e *engine, o *object, arrival l
 	if o.string("suffix", "") != "" {
 		o.fail(unsupportedField("suffix", "leave it out; the engine continues texts and does not fill gaps"))
 	}
-	req, err := s.readOpenAI(r, e, o, openAISampling(o, completionMaxTokens), want, p.count(), arrival)
+	req, err := s.readOpenAI(r, o, openAISampling(o, completionMaxTokens), want, p.count(), arrival)
 	if err != nil {
 		return req, err
 	}

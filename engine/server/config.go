@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-dev/sluice/engine/dp"
 	"github.com/sluice-dev/sluice/engine/metrics"
 	"github.com/sluice-dev/sluice/engine/rank"
 )
@@ -46,6 +47,9 @@ type Config struct {
 
 	BootstrapPort int // --disaggregation-bootstrap-port; 0: a free one
 
+	DPSize            int    // --dp-size: replicas of the model behind this API process; 0: 1
+	LoadBalanceMethod string // --load-balance-method: how one is chosen for a request that names none
+
 	// Args are the flags by SGLang's names, as /server_info shows them; without the keys. Nil: it shows what it knows itself.
 	Args map[string]any
 
@@ -59,7 +63,7 @@ func Default() Config {
 	return Config{
 		Host: "127.0.0.1", Port: 30000, CustomLabelsHeader: "x-custom-labels", LogRequestsLevel: 2, MaxBodyBytes: 8 << 20,
 		ClientTimeout: 2 * time.Minute, HealthTimeout: 20 * time.Second, HealthGenerates: true, DrainAccept: 2 * time.Second, DrainTimeout: 60 * time.Second,
-		BootstrapPort: 8998, ProfilerDir: "/tmp",
+		BootstrapPort: 8998, ProfilerDir: "/tmp", DPSize: 1, LoadBalanceMethod: string(dp.Auto),
 		Rank: rank.Config{
 			PageSize: 16, SWAFullTokensRatio: 0.8, MaxRunningRequests: 256, ChunkedPrefillSize: 2048, MaxPrefillTokens: 16384, DecodeLogInterval: 40, LogLevel: "info",
 			Cache: rank.CacheConfig{EvictionPolicy: "lru"}, SchedulePolicy: "fcfs", ScheduleConservativeness: 1, RetractionPolicy: "length", Priority: rank.PriorityConfig{PreemptionThreshold: 10},
@@ -113,6 +117,7 @@ func (c Config) Validate() (Config, error) {
 	c.checkBuckets(refuse)
 	c.checkRankNumbers(refuse)
 	c.checkDisaggregation(refuse)
+	c.checkDataParallel(refuse)
 	if err := errors.Join(faults...); err != nil {
 		return Config{}, err
 	}
@@ -233,6 +238,25 @@ func (c *Config) checkDisaggregation(refuse refusal) {
 		refuse("disaggregation-secret-file", "is missing: peers on other machines authenticate with a shared secret; name the file, or set SLUICE_PD_SECRET on all engines of the service")
 	}
 }
+
+// checkDataParallel refuses what the DP controller could not do.
+func (c *Config) checkDataParallel(refuse refusal) {
+	if c.DPSize == 0 {
+		c.DPSize = 1
+	}
+	if c.DPSize < 1 || c.DPSize > maxDPSize {
+		refuse("dp-size", "is %d: give 1 to %d", c.DPSize, maxDPSize)
+	}
+	if c.DPSize > 1 && c.Rank.Disagg.Mode != rank.ModeUnified {
+		refuse("dp-size", "is %d, but a %s engine has one data-parallel rank: run more engines of the pool instead", c.DPSize, c.Rank.Disagg.Mode)
+	}
+	if _, err := dp.ParseMethod(c.LoadBalanceMethod); err != nil {
+		refuse("load-balance-method", "%v", err)
+	}
+}
+
+// maxDPSize bounds the processes of one replica.
+const maxDPSize = 64
 
 func isWildcard(host string) bool {
 	ip := net.ParseIP(host)

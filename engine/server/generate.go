@@ -131,7 +131,7 @@ func (s *Server) readGenerate(header http.Header, e *engine, o *object, arrival 
 	if *o.fault != nil {
 		return generateRequest{}, *o.fault
 	}
-	place := s.readPlacement(header, e, o, prompts)
+	place := s.readPlacement(header, o, prompts)
 	base.turn, base.dpRank, base.routingKey = readTurn(o, prompts*n), place.dpRank, place.routingKey
 	names := identity(o, prompts, n)
 	bootstraps := s.readBootstraps(o, prompts, n)

@@ -37,7 +37,7 @@ func liveNames() []string {
 
 // setInternalState changes what {"server_args": {…}} names, all or nothing.
 func (s *Server) setInternalState(w http.ResponseWriter, r *http.Request) {
-	e, o, err := s.controlBody(w, r)
+	_, o, err := s.controlBody(w, r)
 	if err != nil {
 		writeError(w, err)
 		return
@@ -60,7 +60,7 @@ func (s *Server) setInternalState(w http.ResponseWriter, r *http.Request) {
 	s.state.cacheReport.Store(report)
 	s.requests.configure(on, level)
 	s.log.Info("the state was changed", "enable_cache_report", report, "log_requests", on, "log_requests_level", level)
-	rows := make([]stateAnswer, s.dataRanks(e))
+	rows := make([]stateAnswer, s.dataRanks())
 	for i := range rows {
 		rows[i] = stateAnswer{Updated: true, ServerArgs: map[string]any{"enable_cache_report": report, "log_requests": on, "log_requests_level": level}}
 	}

@@ -24,8 +24,8 @@ type placement struct {
 }
 
 // readPlacement reads headers and fields that all routes share.
-func (s *Server) readPlacement(header http.Header, e *engine, o *object, prompts int) placement {
-	p := placement{dpRank: readDataRank(header, o, s.dataRanks(e)), cacheKeys: make([]string, prompts)}
+func (s *Server) readPlacement(header http.Header, o *object, prompts int) placement {
+	p := placement{dpRank: readDataRank(header, o, s.dataRanks()), cacheKeys: make([]string, prompts)}
 	p.routingKey = header.Get(routingKeyHeader)
 	if len(p.routingKey) > maxKeyBytes {
 		o.failField(routingKeyHeader, "must have at most %d bytes, not %d", maxKeyBytes, len(p.routingKey))
@@ -56,7 +56,7 @@ func readKey(o *object, name string) string {
 }
 
 // dataRanks is the number of data-parallel ranks of the engine.
-func (s *Server) dataRanks(*engine) int { return 1 }
+func (s *Server) dataRanks() int { return s.cfg.DPSize }
 
 // readDataRank reads the data-parallel rank that a request is for; nil when it names none. ranks is how many there are.
 func readDataRank(header http.Header, o *object, ranks int) *int {

@@ -203,7 +203,7 @@ func (q *sequence) abandon(ctx context.Context) {
 
 // answeringRank is the data-parallel rank that answers; nil where there is one.
 func (q *sequence) answeringRank() *int {
-	if q.server.dataRanks(q.engine) < 2 {
+	if q.server.dataRanks() < 2 {
 		return nil
 	}
 	rank := q.stream.DPRank()

@@ -8,9 +8,11 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/sluice-dev/sluice/engine/disagg"
+	"github.com/sluice-dev/sluice/engine/dp"
 	"github.com/sluice-dev/sluice/engine/ledger"
 	"github.com/sluice-dev/sluice/engine/rank"
 	"github.com/sluice-dev/sluice/engine/tokenizer"
@@ -106,14 +108,48 @@ func (s *Server) bringUp(ctx context.Context, run Runtime, cfg rank.Config) (ran
 	if err != nil {
 		return nil, fmt.Errorf("load the tokenizer of --model-path %s: %w", s.cfg.ModelPath, err)
 	}
-	client, err := run.StartRank(ctx, cfg)
+	client, err := s.startRanks(ctx, run, cfg)
 	if err != nil {
-		return nil, fmt.Errorf("start the rank: %w", err)
+		return nil, err
 	}
 	if err := s.Attach(client, t); err != nil {
 		return nil, errors.Join(err, closeRank(client))
 	}
 	return client, nil
+}
+
+// startRanks starts the rank, or the DP ranks, at the same time, and the controller before them. When one does not start,
+// none stays.
+func (s *Server) startRanks(ctx context.Context, run Runtime, cfg rank.Config) (rank.Client, error) {
+	if s.cfg.DPSize < 2 {
+		client, err := run.StartRank(ctx, cfg)
+		if err != nil {
+			return nil, fmt.Errorf("start the rank: %w", err)
+		}
+		return client, nil
+	}
+	clients, errs := make([]rank.Client, s.cfg.DPSize), make([]error, s.cfg.DPSize)
+	var wait sync.WaitGroup
+	for i := range clients {
+		one := cfg
+		one.DPRank, one.DPSize, one.Seed = &i, s.cfg.DPSize, cfg.Seed+uint64(i)
+		wait.Go(func() { clients[i], errs[i] = run.StartRank(ctx, one) })
+	}
+	wait.Wait()
+	err := errors.Join(errs...)
+	if err == nil {
+		method, parseErr := dp.ParseMethod(s.cfg.LoadBalanceMethod) // Validate has read it
+		controller, newErr := dp.New(clients, method.Resolve(cfg.Disagg.Mode))
+		if err = errors.Join(parseErr, newErr); err == nil {
+			return controller, nil
+		}
+	}
+	for i, client := range clients {
+		if errs[i] == nil {
+			err = errors.Join(err, closeRank(client))
+		}
+	}
+	return nil, fmt.Errorf("start the DP ranks: %w", err)
 }
 
 // drain ends the replica without failing a request: health says 503, routing moves away, what runs goes on, and only what
