@@ -9,15 +9,17 @@
 //	scheduler.go  receives or refuses
 //	state.go      the states and every transition
 //	handover.go   queues of prefill and decode roles: bootstrap, prealloc, transfer
-//	prefill.go    picks prompts, whole or in chunks, within admission.go's budget
-//	decode.go     picks what runs, makes room for its tokens, retracts
+//	queue.go      who is considered first (policy.go, priority.go), and who finds no room
+//	prefill.go    picks prompts, whole or in chunks, within admission.go's budget; preempt.go takes places for them
+//	decode.go     picks what runs, makes room for its tokens, retracts (retraction.go says whom)
 //	memory.go     pages: given, given back, held while somebody may touch them
 //	batch.go      the decision as a value
 //	agree.go      what ranks of a world share and compare: input (encode.go), digest.go, transfer states
 //	launch.go     steps in flight: launched, computed by the executor's goroutine, taken in order
 //	result.go     tokens, finishes, hand-overs; the only place that ends a request
 //	grammar.go    the grammar queue; logprobs.go: logprobs on their way
-//	stop.go       when a token ends its request
+//	stop.go       when a token ends its request; deadline.go: when time does
+//	pause.go      stops and goes on
 //	observe.go    reports; load.go: the load at any moment
 //
 // No decision depends on map order, wall time or floating point, so ranks that get the same messages decide the same.
