@@ -58,6 +58,13 @@ func readPolicyEnvironment(r *rank.Config, lookup func(string) (string, bool)) e
 		}
 		*v.to = time.Duration(max(number, 0) * float64(time.Second))
 	}
+	if text, set := lookup("SGLANG_CACHE_HIT_RATE_WINDOW_SECONDS"); set {
+		number, err := strconv.ParseFloat(text, 64)
+		if err != nil || !(number > 0 && number < 1e9) {
+			return fmt.Errorf("SGLANG_CACHE_HIT_RATE_WINDOW_SECONDS is %q: give seconds, more than 0", text)
+		}
+		r.CacheHitRateWindow = time.Duration(number * float64(time.Second))
+	}
 	text, set := lookup("SGLANG_TEST_RETRACT")
 	if !set {
 		return nil

@@ -68,6 +68,8 @@ type Config struct {
 	Priority PriorityConfig `json:"priority"`
 	Cache    CacheConfig    `json:"cache"`
 
+	CacheHitRateWindow time.Duration `json:"cacheHitRateWindow"` // over which the load estimates what waiting requests find in the cache; 0: 15 s
+
 	RequestWaitingTimeout time.Duration `json:"requestWaitingTimeout"` // in the waiting queue; 0: none
 	RequestRunningTimeout time.Duration `json:"requestRunningTimeout"` // from the first forward on; 0: none
 
@@ -265,6 +267,9 @@ func (c Config) validatePolicies(refuse func(format string, args ...any)) Config
 	}
 	if c.Priority.PreemptionThreshold < 0 {
 		refuse("preemption threshold is %d: give 0 or more", c.Priority.PreemptionThreshold)
+	}
+	if c.CacheHitRateWindow < 0 {
+		refuse("cache hit rate window is %v: give a positive duration, or 0 for 15 s", c.CacheHitRateWindow)
 	}
 	if c.RequestWaitingTimeout < 0 || c.RequestRunningTimeout < 0 {
 		refuse("request time-outs are %v (waiting) and %v (running): give positive durations, or 0 for none",

@@ -52,6 +52,7 @@ func TestValidate(t *testing.T) {
 		{name: "retraction", reason: "unknown", change: func(c *Config) { c.RetractionPolicy = "age" }, err: `retraction policy is "age": use length or priority`},
 		{name: "retraction by priority", reason: "there are none", change: func(c *Config) { c.RetractionPolicy = "priority" }, err: "priority scheduling is off"},
 		{name: "conservativeness", reason: "negative", change: func(c *Config) { c.ScheduleConservativeness = -1 }, err: "schedule conservativeness is -1"},
+		{name: "hit window", reason: "negative", change: func(c *Config) { c.CacheHitRateWindow = -1 }, err: "cache hit rate window is -1ns"},
 		{name: "threshold", reason: "negative", change: func(c *Config) { c.Priority.PreemptionThreshold = -1 }, err: "preemption threshold is -1: give 0 or more"},
 		{name: "mixed", reason: "there are no chunks", change: func(c *Config) { c.EnableMixedChunk, c.ChunkedPrefillSize = true, -1 }, err: "mixed chunks are enabled"},
 		{name: "request timeouts", reason: "negative", change: func(c *Config) { c.RequestRunningTimeout = -1 }, err: "request time-outs are 0s (waiting) and -1ns (running)"},

@@ -150,6 +150,7 @@ func schedulerConfig(cfg Config, info Info) scheduler.Config {
 		},
 		Retraction:       retraction,
 		Conservativeness: cfg.ScheduleConservativeness,
+		HitWindowNanos:   int64(cfg.CacheHitRateWindow),
 		Timeouts: scheduler.Timeouts{
 			WaitingNanos: int64(cfg.RequestWaitingTimeout), RunningNanos: int64(cfg.RequestRunningTimeout),
 		},

@@ -71,7 +71,8 @@ type Config struct {
 	Retraction       RetractionPolicy // by priority only where Priorities are enabled
 	Conservativeness float64          // of admission: more admits fewer requests at once; 0: 1, the usual one
 	Timeouts         Timeouts
-	MixedChunk       bool // prefill chunks are computed together with decodes; needs ChunkTokens
+	HitWindowNanos   int64 // over which the share of cached prompt tokens is taken to estimate those of waiting requests; 0: 15 s
+	MixedChunk       bool  // prefill chunks are computed together with decodes; needs ChunkTokens
 
 	// Overlap lets a step be decided and launched while the one before is computed, also when it computes tokens that the
 	// one before samples. With more than one stage there are other steps to launch instead, and it does nothing.
@@ -120,6 +121,9 @@ func (c Config) validate() error {
 	}
 	if c.Retraction == RetractByPriority && !c.Priorities.Enabled {
 		errs = append(errs, errors.New("retraction is by priority, but priority scheduling is off: enable it, or retract by length"))
+	}
+	if c.HitWindowNanos < 0 {
+		errs = append(errs, fmt.Errorf("hit window is %d ns: give more than 0, or 0 for 15 s", c.HitWindowNanos))
 	}
 	if c.Timeouts.WaitingNanos < 0 || c.Timeouts.RunningNanos < 0 {
 		errs = append(errs, fmt.Errorf("time-outs of waiting (%d ns) and running (%d ns) may be 0, not negative", c.Timeouts.WaitingNanos, c.Timeouts.RunningNanos))

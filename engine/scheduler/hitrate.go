@@ -41,8 +41,8 @@ type hitWindow struct {
 	hit, total int
 }
 
-// hitWindowNanos is the length of the window.
-const hitWindowNanos = 15_000_000_000
+// defaultHitWindow is the length of the window where the configuration gives none.
+const defaultHitWindow = 15_000_000_000
 
 // hitSample is what one prefill batch found.
 type hitSample struct {

@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -88,7 +89,7 @@ func New(cfg Config, deps Deps) (*Scheduler, error) {
 		tree:         newTree(cfg, pool),
 		began:        deps.Clock.Now(),
 	}
-	s.recentHits.nanos = hitWindowNanos
+	s.recentHits.nanos = cmp.Or(cfg.HitWindowNanos, defaultHitWindow)
 	if s.digest, err = newDigest(cfg); err != nil {
 		return nil, err
 	}
