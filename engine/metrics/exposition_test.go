@@ -90,7 +90,7 @@ func scrape(t testing.TB, g *Gatherer) string {
 // snapshot has another value in every field.
 func snapshot(kind report.Kind) report.Snapshot {
 	return report.Snapshot{
-		Kind: kind, NumRunningReqs: count(11), NumQueueReqs: count(12), NumPausedReqs: 28,
+		Kind: kind, NumRunningReqs: count(11), NumQueueReqs: count(12), NumPausedReqs: 28, NumGrammarQueueReqs: 31,
 		NumUsedTokens: 1301, KVAvailableTokens: 1402, KVEvictableTokens: 1503, KVUsedTokens: 1604, MaxTotalNumTokens: 4509,
 		TokenUsage: 0.36, FullUsage: 0.3557, GenThroughput: 170.5, Utilization: 0.81, CacheHitRate: 0.19,
 		NumPrefillBootstrapQueueReqs: count(20), NumPrefillInflightQueueReqs: count(21), NumDecodePreallocQueueReqs: count(22),

@@ -33,6 +33,7 @@ var (
 // Retraction.
 var (
 	numRetractedReqs         = gauge("sglang:num_retracted_reqs", "requests", "Requests of the last retraction since the previous report.", OnUnified|OnDecode, OnPrefillReport|OnDecodeReport, overDP)
+	numGrammarQueueReqs      = gauge("sglang:num_grammar_queue_reqs", "requests", "Requests whose grammar is being compiled.", OnAll, OnEveryReport, overDP)
 	numPausedReqs            = gauge("sglang:num_paused_reqs", "requests", "Requests that keep their place and their KV through a pause.", OnAll, OnEveryReport, overDP)
 	numRetractedRequests     = counter("sglang:num_retracted_requests_total", "requests", "Requests retracted since start.", OnUnified|OnDecode)
 	numRetractedInputTokens  = counter("sglang:num_retracted_input_tokens_total", "tokens", "Prompt tokens of retracted requests.", OnUnified|OnDecode)
@@ -107,7 +108,7 @@ var (
 var families = []*Family{
 	numRunningReqs, numQueueReqs, genThroughput, cacheHitRate, utilization,
 	tokenUsage, fullTokenUsage, numUsedTokens, kvAvailableTokens, kvEvictableTokens, kvUsedTokens, maxTotalNumTokens, maxRunningSLO,
-	numRetractedReqs, numPausedReqs, numRetractedRequests, numRetractedInputTokens, numRetractedOutputTokens,
+	numRetractedReqs, numGrammarQueueReqs, numPausedReqs, numRetractedRequests, numRetractedInputTokens, numRetractedOutputTokens,
 	prefillBootstrapQueue, prefillInflightQueue, decodePreallocQueue, decodeTransferQueue, decodeHostReceive, decodeDeferredRelease, pendingPrealloc,
 	kvTransferSpeed, kvTransferLatency, kvTransferTotal, kvTransferBootstrap, kvTransferAlloc, bootstrapFailed, transferFailed,
 	queueTime, stageTime, realTokens,

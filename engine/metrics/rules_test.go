@@ -82,30 +82,30 @@ func TestReports(t *testing.T) {
 		{"unified", report.Prefill, "owns the hit rate", []string{
 			"num_running_reqs = 11", "num_queue_reqs = 12", "gen_throughput = 170.5", "cache_hit_rate = 0.19", "utilization = 0.81",
 			"token_usage = 0.36", "full_token_usage = 0.3557", "num_used_tokens = 1301", "kv_available_tokens = 1402", "kv_evictable_tokens = 1503",
-			"kv_used_tokens = 1604", "max_total_num_tokens = 4509", "max_running_requests_under_SLO = 27", "num_paused_reqs = 28", "num_retracted_reqs = 26",
+			"kv_used_tokens = 1604", "max_total_num_tokens = 4509", "max_running_requests_under_SLO = 27", "num_grammar_queue_reqs = 31", "num_paused_reqs = 28", "num_retracted_reqs = 26",
 		}},
 		{"unified", report.Decode, "leaves the hit rate alone: a zero here would be a pulse", []string{
 			"num_running_reqs = 11", "num_queue_reqs = 12", "gen_throughput = 170.5", "utilization = 0.81",
 			"token_usage = 0.36", "full_token_usage = 0.3557", "num_used_tokens = 1301", "kv_available_tokens = 1402", "kv_evictable_tokens = 1503",
-			"kv_used_tokens = 1604", "max_total_num_tokens = 4509", "max_running_requests_under_SLO = 27", "num_paused_reqs = 28", "num_retracted_reqs = 26",
+			"kv_used_tokens = 1604", "max_total_num_tokens = 4509", "max_running_requests_under_SLO = 27", "num_grammar_queue_reqs = 31", "num_paused_reqs = 28", "num_retracted_reqs = 26",
 		}},
 		{"unified", report.Idle, "throughput is 0; hit rate, utilization and retractions keep their values", []string{
 			"num_running_reqs = 11", "num_queue_reqs = 12", "gen_throughput = 0",
 			"token_usage = 0.36", "full_token_usage = 0.3557", "num_used_tokens = 1301", "kv_available_tokens = 1402", "kv_evictable_tokens = 1503",
-			"kv_used_tokens = 1604", "max_total_num_tokens = 4509", "max_running_requests_under_SLO = 27", "num_paused_reqs = 28",
+			"kv_used_tokens = 1604", "max_total_num_tokens = 4509", "max_running_requests_under_SLO = 27", "num_grammar_queue_reqs = 31", "num_paused_reqs = 28",
 		}},
 		{"prefill", report.Prefill, "utilization is the sentinel, the queues are those of prefill", []string{
 			"num_running_reqs = 11", "num_queue_reqs = 12", "num_prefill_bootstrap_queue_reqs = 20", "num_prefill_inflight_queue_reqs = 21",
 			"gen_throughput = 170.5", "cache_hit_rate = 0.19", "utilization = -1",
 			"token_usage = 0.36", "full_token_usage = 0.3557", "num_used_tokens = 1301", "kv_available_tokens = 1402", "kv_evictable_tokens = 1503",
-			"kv_used_tokens = 1604", "max_total_num_tokens = 4509", "num_paused_reqs = 28",
+			"kv_used_tokens = 1604", "max_total_num_tokens = 4509", "num_grammar_queue_reqs = 31", "num_paused_reqs = 28",
 		}},
 		{"decode", report.Idle, "the queues are those of decode", []string{
 			"num_running_reqs = 11", "num_queue_reqs = 12", "num_decode_prealloc_queue_reqs = 22", "num_decode_transfer_queue_reqs = 23",
 			"num_decode_host_receive_queue_reqs = 24", "gen_throughput = 0",
 			"token_usage = 0.36", "full_token_usage = 0.3557", "num_used_tokens = 1301", "kv_available_tokens = 1402", "kv_evictable_tokens = 1503",
 			"kv_used_tokens = 1604", "max_total_num_tokens = 4509", "max_running_requests_under_SLO = 27",
-			"num_paused_reqs = 28", "num_decode_deferred_kv_release_reqs = 25", "pending_prealloc_token_usage = 0.29",
+			"num_grammar_queue_reqs = 31", "num_paused_reqs = 28", "num_decode_deferred_kv_release_reqs = 25", "pending_prealloc_token_usage = 0.29",
 		}},
 	}
 	for _, c := range cases {

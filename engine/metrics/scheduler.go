@@ -97,6 +97,7 @@ var snapshotGauges = []struct {
 	{kvUsedTokens, func(s report.Snapshot) float64 { return float64(s.KVUsedTokens) }},
 	{maxTotalNumTokens, func(s report.Snapshot) float64 { return float64(s.MaxTotalNumTokens) }},
 	{maxRunningSLO, func(s report.Snapshot) float64 { return float64(s.MaxRunningRequestsUnderSLO) }},
+	{numGrammarQueueReqs, func(s report.Snapshot) float64 { return float64(s.NumGrammarQueueReqs) }},
 	{numPausedReqs, func(s report.Snapshot) float64 { return float64(s.NumPausedReqs) }},
 	{numRetractedReqs, func(s report.Snapshot) float64 { return float64(s.NumRetractedReqs) }},
 	{decodeDeferredRelease, func(s report.Snapshot) float64 { return float64(s.NumDecodeDeferredKVReleaseReqs) }},

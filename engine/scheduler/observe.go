@@ -21,7 +21,7 @@ const (
 
 // reported is what the last report said, as far as it decides whether an idle one is due.
 type reported struct {
-	running, queued, bootstrap, inflight, prealloc, transfer, held, used int
+	grammar, running, queued, bootstrap, inflight, prealloc, transfer, held, used int
 
 	generating bool // the throughput was not 0
 }
@@ -102,7 +102,7 @@ func (s *Scheduler) say(snap report.Snapshot, now ledger.Instant) {
 
 func summarize(snap report.Snapshot) reported {
 	return reported{
-		running: snap.NumRunningReqs.Total, queued: snap.NumQueueReqs.Total,
+		grammar: snap.NumGrammarQueueReqs, running: snap.NumRunningReqs.Total, queued: snap.NumQueueReqs.Total,
 		bootstrap: snap.NumPrefillBootstrapQueueReqs.Total, inflight: snap.NumPrefillInflightQueueReqs.Total,
 		prealloc: snap.NumDecodePreallocQueueReqs.Total, transfer: snap.NumDecodeTransferQueueReqs.Total,
 		held: snap.NumDecodeDeferredKVReleaseReqs, used: snap.NumUsedTokens, generating: snap.GenThroughput != 0,
@@ -116,18 +116,19 @@ func (s *Scheduler) running() int { return len(s.in[stateRunning]) + len(s.in[st
 func (s *Scheduler) snapshot(kind report.Kind) report.Snapshot {
 	st := s.pool.Stats()
 	snap := report.Snapshot{
-		Kind:              kind,
-		NumRunningReqs:    s.count(stateRunning, statePrefilling),
-		NumQueueReqs:      s.count(stateWaiting),
-		NumPausedReqs:     s.pausedInPlace(),
-		NumUsedTokens:     st.Unavailable(),
-		KVAvailableTokens: st.Available,
-		KVEvictableTokens: st.Evictable,
-		KVUsedTokens:      st.Unavailable(),
-		MaxTotalNumTokens: st.Capacity,
-		FullUsage:         float64(st.Unavailable()) / float64(st.Capacity),
-		GenThroughput:     s.steps.throughput,
-		CacheHitRate:      s.steps.hitRate,
+		Kind:                kind,
+		NumRunningReqs:      s.count(stateRunning, statePrefilling),
+		NumQueueReqs:        s.count(stateWaiting),
+		NumGrammarQueueReqs: len(s.in[stateCompiling]),
+		NumPausedReqs:       s.pausedInPlace(),
+		NumUsedTokens:       st.Unavailable(),
+		KVAvailableTokens:   st.Available,
+		KVEvictableTokens:   st.Evictable,
+		KVUsedTokens:        st.Unavailable(),
+		MaxTotalNumTokens:   st.Capacity,
+		FullUsage:           float64(st.Unavailable()) / float64(st.Capacity),
+		GenThroughput:       s.steps.throughput,
+		CacheHitRate:        s.steps.hitRate,
 
 		NumPrefillBootstrapQueueReqs: s.count(stateBootstrapping),
 		NumPrefillInflightQueueReqs:  s.count(stateInflight),

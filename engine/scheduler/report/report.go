@@ -36,9 +36,10 @@ func (k Kind) String() string {
 type Snapshot struct {
 	Kind Kind
 
-	NumRunningReqs QueueCount // on a prefill engine the size of the batch just computed
-	NumQueueReqs   QueueCount // waiting queue alone
-	NumPausedReqs  int        // requests that keep their place and their KV through a pause
+	NumRunningReqs      QueueCount // on a prefill engine the size of the batch just computed
+	NumQueueReqs        QueueCount // waiting queue alone
+	NumGrammarQueueReqs int        // requests whose grammar is being compiled
+	NumPausedReqs       int        // requests that keep their place and their KV through a pause
 
 	// KVAvailableTokens + KVEvictableTokens + KVUsedTokens = MaxTotalNumTokens.
 	NumUsedTokens     int
