@@ -135,7 +135,7 @@ func encodeReport(dst []byte, d digest, hands []*handoff) []byte {
 		if state != disagg.Failed {
 			continue
 		}
-		err, bootstrap := h.ownFailure()
+		bootstrap, err := h.ownFailure()
 		text := fmt.Sprint(err)
 		text = text[:min(len(text), maxFailureBytes)]
 		flag := byte(0)

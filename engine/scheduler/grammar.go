@@ -120,8 +120,8 @@ func (s *Scheduler) grammarDue(now ledger.Instant) (due time.Duration, ok bool) 
 	return due, ok
 }
 
-// takeVerdict moves a sequence on whose grammar is ready, and ends the others. It waits where this rank's own compilation
-// is behind the leader's.
+// takeVerdict moves a sequence on whose grammar is ready, and ends the others. Where this rank's own compilation is behind
+// the leader's it compiles here and now: those that have a turn may be ones that the leader is about to give up.
 func (s *Scheduler) takeVerdict(m grammarMsg) error {
 	at := slices.IndexFunc(s.in[stateCompiling], func(q *sequence) bool { return q.arrival == m.arrival })
 	if at < 0 {
@@ -139,13 +139,20 @@ func (s *Scheduler) takeVerdict(m grammarMsg) error {
 	case grammarReady:
 	}
 	c := q.compilation
-	<-c.done
-	if c.err != nil {
-		return fmt.Errorf("compile the grammar of request %s as the leader did: %w", q.req.RID, c.err)
+	var g Grammar
+	var err error
+	select {
+	case <-c.done:
+		g, err = c.grammar, c.err
+	default:
+		g, err = s.deps.Grammars.Compile(s.flight.ctx, *q.req.Grammar)
+	}
+	if err != nil {
+		return fmt.Errorf("compile the grammar of request %s as the leader did: %w", q.req.RID, err)
 	}
 	q.compilation = nil
 	c.cancel()
-	q.matcher, q.mask = c.grammar.Matcher(), make([]uint64, c.grammar.Words())
+	q.matcher, q.mask = g.Matcher(), make([]uint64, g.Words())
 	if err := q.matcher.Mask(q.mask); err != nil {
 		s.finish(q, aborted(request.OutcomeInvalid, err.Error()))
 		return nil

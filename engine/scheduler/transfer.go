@@ -69,13 +69,13 @@ func (h *handoff) own() disagg.State {
 }
 
 // ownFailure says why this rank's part failed, and whether before the peers had met.
-func (h *handoff) ownFailure() (err error, bootstrap bool) {
+func (h *handoff) ownFailure() (bootstrap bool, err error) {
 	if h.transfer == nil {
-		return h.opening, true
+		return true, h.opening
 	}
 	err = h.transfer.Err()
 	var e *disagg.Error
-	return err, errors.As(err, &e) && e.Bootstrap()
+	return errors.As(err, &e) && e.Bootstrap(), err
 }
 
 // look takes this rank's own state for that of all, in a world of one.
@@ -83,7 +83,7 @@ func (h *handoff) look() {
 	h.agreed = h.own()
 	h.settled = h.agreed.Terminal()
 	if h.agreed == disagg.Failed && h.failure == nil {
-		h.failure, h.bootstrap = h.ownFailure()
+		h.bootstrap, h.failure = h.ownFailure()
 	}
 }
 
