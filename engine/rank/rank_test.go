@@ -264,18 +264,24 @@ func TestCloseFinishesRequests(t *testing.T) {
 	dir := seededModel(t)
 	for _, k := range startKinds {
 		t.Run(k.name, func(t *testing.T) {
-			c, err := k.start(waiting(t), testConfig(dir))
+			cfg := testConfig(dir)
+			cfg.MaxRunningRequests = 1
+			c, err := k.start(waiting(t), cfg)
 			if err != nil {
 				t.Fatal(err)
 			}
 			s := submit(t, c, newRequest("a", prompt(8), 400))
+			var last *Stream
+			for i := range 30 { // one after the other: they are not over before the end comes, however late
+				last = submit(t, c, newRequest(fmt.Sprint("a", i), prompt(8), 400))
+			}
 			if _, err := s.Recv(waiting(t)); err != nil {
 				t.Fatal(err)
 			}
 			if err := c.Close(waiting(t)); err != nil {
 				t.Fatal(err)
 			}
-			if _, f := answerRest(t, s); f.Outcome != request.OutcomeAbortedOperator {
+			if _, f := answerRest(t, last); f.Outcome != request.OutcomeAbortedOperator {
 				t.Errorf("finish is %v, want aborted_operator", f)
 			}
 			if err := c.Err(); err != nil {
