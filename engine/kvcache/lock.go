@@ -10,6 +10,9 @@ type Handle struct {
 // Pages is the number of pages that the handle keeps.
 func (h Handle) Pages() int { return Prefix{h.at}.Pages() }
 
+// WindowPages is how many of them it keeps window pages of, where there are such.
+func (h Handle) WindowPages() int { return h.Pages() - h.windowFrom }
+
 // Lock keeps the pages of a prefix, and the window pages of the window before its end.
 func (t *Tree) Lock(p Prefix) Handle {
 	if p.at == nil {

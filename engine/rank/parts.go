@@ -59,12 +59,16 @@ func assemble(cfg Config, log *slog.Logger) (_ *parts, err error) {
 	}
 	made := p.runner.Info()
 	layout := disagg.Layout{
-		Layers: made.NumLayers, PageSize: made.PageSize, PageBytesPerLayer: made.PageBytesPerLayer, DType: made.DType, ModelID: p.info.ModelID,
+		Layers: made.ModelLayers, KVHeads: made.ModelKVHeads, PageSize: made.PageSize, PageBytesPerLayer: made.PageBytesPerLayer,
+		DType: made.DType, ModelID: p.info.ModelID, WindowTokens: made.WindowTokens,
+	}
+	for _, windowed := range made.Windowed {
+		layout.WindowLayers += map[bool]string{false: "0", true: "1"}[windowed]
 	}
 	if p.peers, err = openPeers(cfg.Disagg, layout, p.runner.Pages(), wake, log); err != nil {
 		return nil, err
 	}
-	if p.scheduler, err = scheduler.New(schedulerConfig(cfg, p.info), scheduler.Deps{
+	if p.scheduler, err = scheduler.New(schedulerConfig(cfg, p.info, made), scheduler.Deps{
 		Executor: p.runner,
 		Clock:    clock,
 		Reporter: logReports(p.metrics.reporter(), log),
@@ -115,7 +119,7 @@ func describe(cfg Config, made runner.Info, tok *tokenizer.Tokenizer) (Info, err
 }
 
 // schedulerConfig maps a valid configuration and the rank's facts.
-func schedulerConfig(cfg Config, info Info) scheduler.Config {
+func schedulerConfig(cfg Config, info Info, made runner.Info) scheduler.Config {
 	role := scheduler.Unified
 	switch cfg.Disagg.Mode {
 	case ModePrefill:
@@ -140,9 +144,14 @@ func schedulerConfig(cfg Config, info Info) scheduler.Config {
 		ChunkTokens:        max(cfg.ChunkedPrefillSize, 0),
 		MaxPrefillTokens:   cfg.MaxPrefillTokens,
 		DecodeInterval:     cfg.DecodeLogInterval,
-		NoCache:            cfg.Cache.Disable,
-		Eviction:           eviction,
-		Policy:             policy,
+
+		WindowTokens:         made.WindowTokens,
+		WindowCapacityTokens: made.MaxWindowTokens,
+		Windowed:             made.Windowed,
+
+		NoCache:  cfg.Cache.Disable,
+		Eviction: eviction,
+		Policy:   policy,
 		Priorities: scheduler.Priorities{
 			Enabled: cfg.Priority.Enabled, LowFirst: cfg.Priority.LowFirst, Default: cfg.Priority.Default,
 			Threshold: cfg.Priority.PreemptionThreshold, NoPreemption: cfg.Priority.DisablePreemption,

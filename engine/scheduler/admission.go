@@ -12,6 +12,7 @@ type budget struct {
 	chunkTokens int  // tokens that the step may compute
 	kvTokens    int  // free pool tokens, less what running sequences will probably need
 	freeTokens  int  // free pool tokens
+	windowPages int  // window pages that may be claimed
 	alone       bool // no sequence runs or computes its prompt: the next one is only measured by what is free
 	taken       int  // sequences admitted
 }
@@ -21,6 +22,8 @@ type want struct {
 	tokens     int // to compute
 	poolTokens int // pages for them, in tokens
 	growth     int // tokens that it will probably generate
+
+	windowPages int // that it claims
 }
 
 // take admits a sequence whole, or by a first chunk of n tokens; ok is false when it has to wait, and then so do all
@@ -29,7 +32,7 @@ func (b *budget) take(w want) (n int, ok bool) {
 	switch {
 	case b.slots < 1 || !b.hasRoom(w):
 		return 0, false
-	case w.poolTokens > b.freeTokens:
+	case w.poolTokens > b.freeTokens || w.windowPages > b.windowPages:
 		return 0, false
 	case w.poolTokens+w.growth > b.kvTokens && !b.alone:
 		return 0, false
@@ -40,6 +43,7 @@ func (b *budget) take(w want) (n int, ok bool) {
 	b.chunkTokens -= n
 	b.kvTokens -= w.poolTokens + w.growth
 	b.freeTokens -= w.poolTokens
+	b.windowPages -= w.windowPages
 	b.alone = false
 	b.taken++
 	return n, true

@@ -135,7 +135,7 @@ func newWorld(t *testing.T, n int, change func(role, rank int, x *tape), cfgs ..
 		var scheds []*Scheduler
 		var tapes []*tape
 		for rank := range n {
-			x := newTape(cfg.PageSize)
+			x := newTapeOf(cfg)
 			if change != nil {
 				change(role, rank, x)
 			}

@@ -63,6 +63,11 @@ type Config struct {
 	MaxPrefillTokens   int // prompt tokens that one prefill batch admits, one request excepted
 	DecodeInterval     int // decode steps between decode reports
 
+	// WindowTokens is how many tokens a sliding-window layer sees, the token itself included; 0: the model has no such layers.
+	WindowTokens         int
+	WindowCapacityTokens int    // of their KV pool, rounded down to pages
+	Windowed             []bool // by layer of this rank; empty without such layers on it
+
 	NoCache  bool           // there is no prefix cache; a decode role never has one
 	Eviction kvcache.Policy // of the prefix cache
 
@@ -133,6 +138,9 @@ func (c Config) validate() error {
 	}
 	if c.GrammarTimeoutNanos < 0 {
 		errs = append(errs, fmt.Errorf("time-out of grammars is %d ns: give a positive one, or 0 for none", c.GrammarTimeoutNanos))
+	}
+	if c.WindowTokens < 0 || c.WindowTokens > 0 && c.WindowCapacityTokens < 1 {
+		errs = append(errs, fmt.Errorf("sliding-window layers see %d tokens and have a pool of %d: give both, or 0 for none", c.WindowTokens, c.WindowCapacityTokens))
 	}
 	if c.Stages < 0 {
 		errs = append(errs, fmt.Errorf("there are %d pipeline stages: give at least 1, or 0 for no pipeline", c.Stages))

@@ -30,6 +30,8 @@ type tape struct {
 	pageSize int
 	mu       sync.Mutex        // of the map alone: that nobody else touches a page is the scheduler's to see to
 	pages    map[int32][]int32 // [pageSize] tokens, -1 where nothing was written
+	window   map[int32][]int32 // the same of the pool of sliding-window layers
+	sees     int               // tokens that such a layer sees; 0: there are none
 	fail     error
 	onBatch  func(rows []Row) // nil, or told of each batch before it is computed
 	previous []Sampled        // of the call before
@@ -37,17 +39,60 @@ type tape struct {
 	calls    int
 }
 
-func newTape(pageSize int) *tape { return &tape{pageSize: pageSize, pages: map[int32][]int32{}} }
+func newTape(pageSize int) *tape {
+	return &tape{pageSize: pageSize, pages: map[int32][]int32{}, window: map[int32][]int32{}}
+}
 
-func (x *tape) page(id int32) []int32 {
+// newTapeOf is the device of a configuration.
+func newTapeOf(cfg Config) *tape {
+	x := newTape(cfg.PageSize)
+	x.sees = cfg.WindowTokens
+	return x
+}
+
+func (x *tape) page(id int32) []int32       { return x.pageOf(x.pages, id) }
+func (x *tape) windowPage(id int32) []int32 { return x.pageOf(x.window, id) }
+
+func (x *tape) pageOf(pool map[int32][]int32, id int32) []int32 {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	p := x.pages[id]
+	p := pool[id]
 	if p == nil {
 		p = slices.Repeat([]int32{-1}, x.pageSize)
-		x.pages[id] = p
+		pool[id] = p
 	}
 	return p
+}
+
+// slideRow writes a row's tokens into the window pages and reads back what each of them sees.
+func (x *tape) slideRow(r Row) error {
+	if x.sees == 0 {
+		return nil
+	}
+	if len(r.Window) != len(r.Pages) {
+		return fmt.Errorf("%d window pages with %d pages", len(r.Window), len(r.Pages))
+	}
+	for i, token := range r.Tokens {
+		at := r.Start + i
+		page := r.Window[at/x.pageSize]
+		if page < 0 {
+			return fmt.Errorf("token %d has no window page", at)
+		}
+		x.windowPage(page)[at%x.pageSize] = token
+	}
+	for i := range r.Tokens {
+		for at := max(0, r.Start+i-x.sees+1); at <= r.Start+i; at++ {
+			page := r.Window[at/x.pageSize]
+			if page < 0 {
+				return fmt.Errorf("token %d sees token %d, whose window page was freed", r.Start+i, at)
+			}
+			got, want := x.windowPage(page)[at%x.pageSize], x.page(r.Pages[at/x.pageSize])[at%x.pageSize]
+			if got != want {
+				return fmt.Errorf("token %d sees %d at %d in the window, and %d in the full pages", r.Start+i, got, at, want)
+			}
+		}
+	}
+	return nil
 }
 
 func (x *tape) Execute(ctx context.Context, rows []Row, layerDone func(int)) ([]Sampled, error) {
@@ -76,6 +121,9 @@ func (x *tape) Execute(ctx context.Context, rows []Row, layerDone func(int)) ([]
 			}
 			writers[page] = i
 			x.page(page)[at%x.pageSize] = token
+		}
+		if err := x.slideRow(r); err != nil {
+			return nil, fmt.Errorf("row %d, tokens [%d,%d): %w", i, r.Start, r.Start+len(r.Tokens), err)
 		}
 	}
 	for layer := range testLayers {
@@ -340,6 +388,7 @@ type room struct {
 	err       error
 	sent      map[[2]int]int32 // (layer, ordinal) → page of the prefill side
 	dst       []int32
+	dstWindow []int32
 	first     *disagg.First
 	lingering bool // Abort does not settle by itself
 	aborted   error
@@ -377,12 +426,19 @@ func (r *room) advance() {
 	}
 	if r.first != nil && r.state[1] == disagg.Transferring {
 		pages := (r.prompt + r.w.pageSize - 1) / r.w.pageSize
-		if len(r.sent) != pages*testLayers || len(r.dst) != pages {
-			r.failLocked(fmt.Errorf("room %d: %d pages came, %d pages are there, want %d of %d layers", r.id, len(r.sent), len(r.dst), pages, testLayers))
+		want := pages * testLayers
+		if sees := r.w.sender.sees; sees > 0 { // the last layer has a window
+			want -= max(0, r.prompt-sees+1) / r.w.pageSize
+		}
+		if len(r.sent) != want || len(r.dst) != pages {
+			r.failLocked(fmt.Errorf("room %d: %d pages came, %d pages are there, want %d of %d layers, %d in all", r.id, len(r.sent), len(r.dst), pages, testLayers, want))
 			return
 		}
 		for ordinal := range pages {
 			copy(r.w.receiver.page(r.dst[ordinal]), r.w.sender.page(r.sent[[2]int{0, ordinal}]))
+			if page, ok := r.sent[[2]int{testLayers - 1, ordinal}]; ok && r.w.sender.sees > 0 {
+				copy(r.w.receiver.windowPage(r.dstWindow[ordinal]), r.w.sender.windowPage(page))
+			}
 		}
 		r.state = [2]disagg.State{disagg.Done, disagg.Done}
 	}
@@ -451,9 +507,9 @@ func (e end) Finish(first disagg.First) {
 	e.w.changed()
 }
 
-func (e end) Allocate(pages, _ []int32) {
+func (e end) Allocate(pages, window []int32) {
 	e.w.mu.Lock()
-	e.dst = slices.Clone(pages)
+	e.dst, e.dstWindow = slices.Clone(pages), slices.Clone(window)
 	if e.state[1] == disagg.WaitingPages {
 		e.state[1] = disagg.Transferring
 	}

@@ -100,19 +100,20 @@ func (s *Scheduler) preallocate() {
 	}
 	places := s.cfg.MaxRunning + min(s.cfg.MaxRunning, extraPlaces) - len(s.in[stateTransferring]) -
 		len(s.in[stateWaiting]) - len(s.in[stateRunning]) - len(s.in[statePrefilling])
-	free, kv := s.roomTokens(), s.kvTokens()
+	free, kv, unclaimed := s.roomTokens(), s.kvTokens(), s.unclaimed()
 	for _, q := range slices.Clone(s.in[statePreallocating]) {
 		if q.hand == nil || q.hand.agreed != disagg.WaitingPages {
 			continue
 		}
 		tokens := s.pagesFor(q, q.prompt) * s.cfg.PageSize
 		alone := free == s.pool.Stats().Capacity
-		if places < 1 || tokens > free || tokens+s.growth(q) > kv && !alone {
+		if places < 1 || s.claim(q) > unclaimed || tokens > free || tokens+s.growth(q) > kv && !alone {
 			return
 		}
+		places, free, kv, unclaimed = places-1, free-tokens, kv-tokens-s.growth(q), unclaimed-s.claim(q)
 		s.allocate(q, q.prompt)
-		places, free, kv = places-1, free-tokens, kv-tokens-s.growth(q)
-		q.receiving.Allocate(q.pages, nil)
+		s.cover(q, s.firstSeen(q.prompt)*s.cfg.PageSize, q.prompt)
+		q.receiving.Allocate(q.pages, q.window)
 		s.becomeTransferring(q)
 		if q.req.LogMetrics {
 			stats := q.receiving.Stats()

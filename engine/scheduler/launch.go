@@ -16,9 +16,10 @@ type launched struct {
 	kind   batchKind
 	items  []item
 
-	rows   []Row
-	copies [][]int32 // of the rows' page tables, to see that nobody changes them; with checks only
-	sends  []sending // what leaves layer by layer
+	rows    []Row
+	copies  [][]int32 // of the rows' page tables, to see that nobody changes them; with checks only
+	windows []int32   // backs the rows' window tables
+	sends   []sending // what leaves layer by layer
 
 	done           chan struct{} // capacity 1
 	started, ended ledger.Instant
@@ -31,9 +32,10 @@ type launched struct {
 
 // sending is the pages [from, to) of one sequence that a step makes final.
 type sending struct {
-	to    Sending
-	from  int // ordinal of pages[0]
-	pages []int32
+	to     Sending
+	from   int // ordinal of pages[0]
+	pages  []int32
+	window []int32 // of sliding-window layers; nil without them
 }
 
 // flight is the steps that are launched and not taken.
@@ -83,8 +85,14 @@ func (s *Scheduler) execute(ctx context.Context, st *launched) {
 	if len(st.sends) > 0 {
 		layerDone = func(layer int) {
 			for _, x := range st.sends {
-				for i, page := range x.pages {
-					x.to.Send(layer, x.from+i, page)
+				pages := x.pages
+				if layer < len(s.cfg.Windowed) && s.cfg.Windowed[layer] {
+					pages = x.window
+				}
+				for i, page := range pages {
+					if page != noPage {
+						x.to.Send(layer, x.from+i, page)
+					}
 				}
 			}
 		}
@@ -116,6 +124,7 @@ func (s *Scheduler) launch(b batch) {
 		i := &st.items[at]
 		q := i.seq
 		i.sample = i.last()
+		s.cover(q, q.launched, q.launched+i.n)
 		row := Row{
 			Start:        q.launched,
 			Pages:        q.pages[:len(q.pages):len(q.pages)],
@@ -135,6 +144,11 @@ func (s *Scheduler) launch(b batch) {
 		if i.sample {
 			row.Mask = q.mask
 		}
+		if s.windowed() {
+			from := len(st.windows) // a copy: the window slides while the step is under way
+			st.windows = append(st.windows, q.window...)
+			row.Window = st.windows[from:len(st.windows):len(st.windows)]
+		}
 		st.rows = append(st.rows, row)
 		if s.checking() {
 			st.copies = append(st.copies, slices.Clone(row.Pages))
@@ -147,7 +161,11 @@ func (s *Scheduler) launch(b batch) {
 		s.digest.note(uint64(q.arrival), uint64(row.Start), uint64(i.n))
 		if q.sending != nil {
 			if to := s.sendable(q); to > q.sent {
-				st.sends = append(st.sends, sending{to: q.sending, from: q.sent, pages: row.Pages[q.sent:to]})
+				x := sending{to: q.sending, from: q.sent, pages: row.Pages[q.sent:to]}
+				if s.windowed() {
+					x.window = s.wantedWindow(q, row.Window, to)
+				}
+				st.sends = append(st.sends, x)
 				q.sent = to
 			}
 		}
@@ -155,6 +173,17 @@ func (s *Scheduler) launch(b batch) {
 	f.steps = append(f.steps, st)
 	s.steps.prefilled = b.kind.prefills()
 	f.work <- st
+}
+
+// wantedWindow is the window pages of ordinals [q.sent, to) that the token behind q's prompt sees.
+func (s *Scheduler) wantedWindow(q *sequence, window []int32, to int) []int32 {
+	first := s.firstSeen(q.prompt)
+	if first <= q.sent {
+		return window[q.sent:to]
+	}
+	wanted := slices.Clone(window[q.sent:to])
+	forget(wanted[:min(first, to)-q.sent])
+	return wanted
 }
 
 // sendable is the number of q's pages whose KV is final once all that is launched is computed.
@@ -204,7 +233,7 @@ func (s *Scheduler) take() error {
 	clear(st.rows)
 	clear(st.items)
 	clear(st.sends)
-	st.rows, st.items, st.sends, st.copies = st.rows[:0], st.items[:0], st.sends[:0], nil
+	st.rows, st.items, st.sends, st.copies, st.windows = st.rows[:0], st.items[:0], st.sends[:0], nil, st.windows[:0]
 	st.sampled, st.tokens = nil, nil
 	f.spare = append(f.spare, st)
 	return nil

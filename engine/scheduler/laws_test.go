@@ -53,8 +53,11 @@ func newLife(t *testing.T, rng *rand.Rand) *life {
 	cfg.TestRetractSteps = rng.IntN(2) * (3 + rng.IntN(9))
 	cfg.Overlap, cfg.Conservativeness = rng.IntN(2) == 0, 0.1+rng.Float64()
 	randomPolicies(rng, &cfg)
+	if window := rng.IntN(2) * (1 + rng.IntN(40)); window > 0 {
+		slidingWindow(&cfg, window, 2*window/cfg.PageSize+12+rng.IntN(20))
+	}
 	var err error
-	if l.s, err = New(cfg, Deps{Executor: newTape(cfg.PageSize), Clock: l.clock, Reporter: l.said, Decoder: letters{}, Log: quiet()}); err != nil {
+	if l.s, err = New(cfg, Deps{Executor: newTapeOf(cfg), Clock: l.clock, Reporter: l.said, Decoder: letters{}, Log: quiet()}); err != nil {
 		t.Fatal(err)
 	}
 	begin(t, l.s)

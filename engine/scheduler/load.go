@@ -37,7 +37,7 @@ func (s *Scheduler) Load() loads.Load {
 // publishLoad makes the state as it is now what Load reads.
 func (s *Scheduler) publishLoad(now ledger.Instant) {
 	st := s.pool.Stats()
-	usage := float64(st.Unavailable()) / float64(st.Capacity)
+	usage, used := s.usage()
 	waiting, bootstrapping := tokensOf(s.in[stateWaiting]), tokensOf(s.in[stateBootstrapping])
 	preallocating, transferring := tokensOf(s.in[statePreallocating]), tokensOf(s.in[stateTransferring])
 	retracted := tokensOf(s.in[stateRetracted])
@@ -47,8 +47,8 @@ func (s *Scheduler) publishLoad(now ledger.Instant) {
 		NumRunningReqs: s.running(),
 		NumWaitingReqs: len(s.in[stateCompiling]) + len(s.in[stateWaiting]) + len(s.in[stateBootstrapping]) + len(s.in[statePreallocating]) +
 			len(s.in[stateTransferring]) + len(s.in[stateRetracted]),
-		NumUsedTokens:         st.Unavailable(),
-		NumTotalTokens:        st.Unavailable(),
+		NumUsedTokens:         used,
+		NumTotalTokens:        used,
 		MaxTotalNumTokens:     st.Capacity,
 		MaxRunningRequests:    s.cfg.MaxRunning,
 		TokenUsage:            round(usage, 4),

@@ -162,22 +162,35 @@ func (s *Scheduler) check() error {
 			}
 			owned.Pages = append(owned.Pages, q.pages[q.prefix.Pages():])
 			owned.Handles = append(owned.Handles, q.prefix)
+			owned.Window = append(owned.Window, q.ownWindow())
 			n++
 		}
 	}
 	if n != len(s.live) {
 		return fmt.Errorf("scheduler: %d requests live, but %d are in lists", len(s.live), n)
 	}
-	heldPages := 0
+	heldPages, heldWindow := 0, 0
 	for _, h := range s.held {
 		heldPages += len(h.pages)
+		heldWindow += len(h.window)
 		owned.Handles = append(owned.Handles, h.prefix)
 	}
 	if st := s.pool.Stats(); st.Reserved != heldPages*s.cfg.PageSize {
 		return fmt.Errorf("scheduler: pool has %d tokens reserved, but %d pages are held", st.Reserved, heldPages)
 	}
-	if s.tree == nil {
-		return s.pool.Check(owned.Pages...)
+	if s.windowed() {
+		if st := s.window.Stats(); st.Reserved != heldWindow*s.cfg.PageSize {
+			return fmt.Errorf("scheduler: window pool has %d tokens reserved, but %d pages are held", st.Reserved, heldWindow)
+		}
+		if n := s.unclaimed(); n < 0 {
+			return fmt.Errorf("scheduler: sequences claim %d window pages more than there are", -n)
+		}
 	}
-	return s.tree.Check(owned)
+	if s.tree != nil {
+		return s.tree.Check(owned)
+	}
+	if err := s.pool.Check(owned.Pages...); err != nil || !s.windowed() {
+		return err
+	}
+	return s.window.Check(owned.Window...)
 }

@@ -12,9 +12,40 @@ import (
 // held are pages that a sequence has given back, which somebody may still touch.
 type held struct {
 	pages  []int32        // its own
+	window []int32        // its own, of sliding-window layers
 	prefix kvcache.Handle // pages of the cache
 	hand   *handoff       // until it is settled; nil: there is none
 	step   int64          // and until this step is over
+}
+
+// newPools makes the pools of the device and the prefix cache over them.
+func (s *Scheduler) newPools() (err error) {
+	if s.pool, err = kvcache.New(s.cfg.CapacityTokens, s.cfg.PageSize); err != nil {
+		return err
+	}
+	if s.cfg.WindowTokens > 0 {
+		if s.window, err = kvcache.New(s.cfg.WindowCapacityTokens, s.cfg.PageSize); err != nil {
+			return fmt.Errorf("sliding-window layers: %w", err)
+		}
+	}
+	s.tree = newTree(s.cfg, s.pool, s.window)
+	s.limit = min(s.cfg.ContextLength, s.pool.Stats().Capacity)
+	s.boundWindow()
+	return nil
+}
+
+// usage is the share of the fullest pool that is not free or merely cached, and the tokens in the one that has the most.
+func (s *Scheduler) usage() (share float64, tokens int) {
+	share, tokens = usageOf(s.pool.Stats())
+	if s.windowed() {
+		windowShare, windowTokens := usageOf(s.window.Stats())
+		share, tokens = max(share, windowShare), max(tokens, windowTokens)
+	}
+	return share, tokens
+}
+
+func usageOf(st kvcache.Stats) (share float64, tokens int) {
+	return float64(st.Unavailable()) / float64(st.Capacity), st.Unavailable()
 }
 
 // roomTokens is what the next allocations can get.
@@ -46,18 +77,24 @@ func (s *Scheduler) releasePages(q *sequence) {
 	}
 	s.digest.note(notedRelease, uint64(q.arrival))
 	s.store(q)
-	s.giveBack(held{pages: q.pages[q.prefix.Pages():], prefix: q.prefix, hand: q.hand, step: q.step})
-	q.pages, q.prefix = nil, kvcache.Handle{}
+	s.giveBack(held{pages: q.pages[q.prefix.Pages():], window: q.ownWindow(), prefix: q.prefix, hand: q.hand, step: q.step})
+	q.pages, q.window, q.slid, q.prefix = nil, nil, 0, kvcache.Handle{}
 }
 
 // giveBack frees pages and unlocks those of the cache, now or once nobody touches them any more.
 func (s *Scheduler) giveBack(h held) {
 	if !s.settled(h) {
 		s.pool.Hold(h.pages)
+		if s.windowed() {
+			s.window.Hold(h.window)
+		}
 		s.held = append(s.held, h)
 		return
 	}
 	s.pool.Free(h.pages)
+	if s.windowed() {
+		s.window.Free(h.window)
+	}
 	s.unlock(&h.prefix)
 }
 
@@ -68,7 +105,7 @@ func (s *Scheduler) unlock(h *kvcache.Handle) {
 }
 
 func (s *Scheduler) settled(h held) bool {
-	return h.step <= s.flight.over && (h.hand == nil || s.settledHand(h.hand))
+	return (h.step <= s.flight.over || s.windowed()) && (h.hand == nil || s.settledHand(h.hand))
 }
 
 // settledHand reports whether no peer of any rank touches the pages of a transfer any more.
@@ -86,6 +123,9 @@ func (s *Scheduler) settleHeld() {
 			return false
 		}
 		s.pool.Release(h.pages)
+		if s.windowed() {
+			s.window.Release(h.window)
+		}
 		s.unlock(&h.prefix)
 		return true
 	})

@@ -121,12 +121,10 @@ func (s *Scheduler) snapshot(kind report.Kind) report.Snapshot {
 		NumQueueReqs:        s.count(stateWaiting),
 		NumGrammarQueueReqs: len(s.in[stateCompiling]),
 		NumPausedReqs:       s.pausedInPlace(),
-		NumUsedTokens:       st.Unavailable(),
 		KVAvailableTokens:   st.Available,
 		KVEvictableTokens:   st.Evictable,
 		KVUsedTokens:        st.Unavailable(),
 		MaxTotalNumTokens:   st.Capacity,
-		FullUsage:           float64(st.Unavailable()) / float64(st.Capacity),
 		GenThroughput:       s.steps.throughput,
 		CacheHitRate:        s.steps.hitRate,
 
@@ -144,7 +142,14 @@ func (s *Scheduler) snapshot(kind report.Kind) report.Snapshot {
 			}
 		}
 	}
-	snap.TokenUsage = round(snap.FullUsage, 2)
+	snap.FullUsage, _ = usageOf(st)
+	share, used := s.usage()
+	snap.TokenUsage, snap.NumUsedTokens = round(share, 2), used
+	if s.windowed() {
+		w := s.window.Stats()
+		snap.SWAAvailableTokens, snap.SWAEvictableTokens, snap.SWAUsedTokens = w.Available, w.Evictable, w.Unavailable()
+		snap.SWAUsage, _ = usageOf(w)
+	}
 	snap.Utilization = s.utilization(snap.TokenUsage)
 	pending := 0
 	for _, q := range s.in[statePreallocating] {

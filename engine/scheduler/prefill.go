@@ -21,6 +21,7 @@ func (s *Scheduler) pickPrefill(beside decodes) (_ batch, await bool) {
 		chunkTokens: chunk - beside.tokens,
 		kvTokens:    s.kvTokens(),
 		freeTokens:  s.roomTokens() - beside.pages*s.cfg.PageSize,
+		windowPages: s.unclaimed(),
 		alone:       len(s.in[stateRunning]) == 0 && len(s.in[statePrefilling]) == 0,
 	}
 	items := s.scratch.items[:0]

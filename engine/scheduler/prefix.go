@@ -9,11 +9,11 @@ import "github.com/sluice-dev/sluice/engine/kvcache"
 //	        the tree's                   the sequence's own
 
 // newTree makes the prefix cache, nil where there is none. A decode rank has none: what it receives is its own.
-func newTree(cfg Config, pool *kvcache.Pool) *kvcache.Tree {
+func newTree(cfg Config, pool, window *kvcache.Pool) *kvcache.Tree {
 	if cfg.NoCache || cfg.Role == Decode {
 		return nil
 	}
-	return kvcache.NewTree(pool, nil, kvcache.TreeConfig{Policy: cfg.Eviction})
+	return kvcache.NewTree(pool, window, kvcache.TreeConfig{Policy: cfg.Eviction, WindowTokens: cfg.WindowTokens})
 }
 
 // found is what the cache has of a waiting sequence. It is valid until the next allocation.
@@ -50,7 +50,7 @@ func (s *Scheduler) want(q *sequence, f found) want {
 	if s.tree != nil {
 		own += s.tree.Unlocked(f.prefix)
 	}
-	return want{tokens: len(q.tokens) - f.prefix.Pages()*s.cfg.PageSize, poolTokens: own * s.cfg.PageSize, growth: s.growth(q)}
+	return want{tokens: len(q.tokens) - f.prefix.Pages()*s.cfg.PageSize, poolTokens: own * s.cfg.PageSize, growth: s.growth(q), windowPages: s.claim(q)}
 }
 
 // reuse begins a sequence, which has no pages, with what was found.
@@ -69,6 +69,11 @@ func (s *Scheduler) reuse(q *sequence, f found) {
 	q.prefix = s.tree.Lock(f.prefix)
 	q.pages = f.table.Pages
 	q.computed, q.launched = tokens, tokens
+	if s.windowed() {
+		q.window = f.table.Window
+		q.slid = s.firstSeen(tokens)
+		forget(q.window[:q.slid])
+	}
 	s.digest.note(notedPages, uint64(q.arrival))
 	s.digest.ids(q.pages)
 }
@@ -80,10 +85,18 @@ func (s *Scheduler) store(q *sequence) {
 	if s.tree == nil || n <= q.prefix.Pages() {
 		return
 	}
+	if s.windowed() && q.hand != nil && !s.settledHand(q.hand) {
+		return // see window.go
+	}
 	own := q.pages[q.prefix.Pages():n]
-	prefix, table := s.tree.Insert(q.req.CacheKey, q.tokens[:n*s.cfg.PageSize], kvcache.Table{Pages: q.pages[:n]}, s.priority(q))
+	given := kvcache.Table{Pages: q.pages[:n]}
+	if s.windowed() {
+		given.Window = q.window[:n]
+	}
+	prefix, table := s.tree.Insert(q.req.CacheKey, q.tokens[:n*s.cfg.PageSize], given, s.priority(q))
 	theirs := table.Pages[q.prefix.Pages():]
 	handle := s.tree.Lock(prefix)
+	windowTwice := s.storeWindow(q, table, n)
 	s.tree.Unlock(&q.prefix)
 	q.prefix = handle
 	var twice []int32
@@ -96,7 +109,33 @@ func (s *Scheduler) store(q *sequence) {
 		q.pages = append(table.Pages, q.pages[n:]...)
 		s.digest.note(notedPages, uint64(q.arrival))
 		s.digest.ids(theirs)
-		s.giveBack(held{pages: twice, hand: q.hand, step: q.step})
+	}
+	if len(twice)+len(windowTwice) > 0 {
+		s.giveBack(held{pages: twice, window: windowTwice, hand: q.hand, step: q.step})
+	}
+}
+
+// storeWindow takes over the window table of the tree for the first n pages, as far as the sequence's next tokens see it, and
+// gives the sequence's own pages that the tree did not want.
+func (s *Scheduler) storeWindow(q *sequence, table kvcache.Table, n int) (twice []int32) {
+	if !s.windowed() {
+		return nil
+	}
+	for i := q.prefix.Pages(); i < n; i++ {
+		if page := q.window[i]; page != noPage && page != table.Window[i] {
+			twice = append(twice, page)
+		}
+	}
+	q.slid = max(q.slid, s.firstSeen(n*s.cfg.PageSize))
+	q.window = append(table.Window, q.window[n:]...)
+	forget(q.window[:q.slid])
+	return twice
+}
+
+// forget takes pages out of a window table.
+func forget(window []int32) {
+	for i := range window {
+		window[i] = noPage
 	}
 }
 

@@ -40,7 +40,7 @@ func newReplica(t testing.TB, cfgs ...Config) *replica {
 	r := &replica{t: t, wire: newWire(cfgs[0].PageSize), stop: stop}
 	var tapes []*tape
 	for _, cfg := range cfgs {
-		x, said := newTape(cfg.PageSize), newRecorder()
+		x, said := newTapeOf(cfg), newRecorder()
 		s, err := New(cfg, Deps{
 			Executor: stage{x}, Clock: ledger.System(), Reporter: said, Decoder: letters{}, Log: quiet(),
 			Sender: wireSender{r.wire}, Receiver: wireReceiver{r.wire}, Grammars: testGrammars{},
@@ -102,9 +102,14 @@ func (r *replica) end() {
 	r.stop()
 	r.done.Wait()
 	for _, s := range r.scheds {
-		st := s.pool.Stats()
-		if want := (kvcache.Stats{Capacity: st.Capacity, Available: st.Capacity}); st != want {
-			r.t.Errorf("%s pool at the end is %+v, want all available", s.cfg.Role, st)
+		for _, pool := range []*kvcache.Pool{s.pool, s.window} {
+			if pool == nil {
+				continue
+			}
+			st := pool.Stats()
+			if want := (kvcache.Stats{Capacity: st.Capacity, Available: st.Capacity}); st != want {
+				r.t.Errorf("%s pool at the end is %+v, want all available", s.cfg.Role, st)
+			}
 		}
 		if err := s.check(); err != nil {
 			r.t.Error(err)
@@ -184,6 +189,9 @@ func TestSameTokensUnderEveryConfiguration(t *testing.T) {
 								cfg.Overlap, cfg.Stages = way == 1, way/2*3
 								cfg.MaxRunning, cfg.ChunkTokens, cfg.TestRetractSteps, cfg.MaxPrefillTokens = running, max(chunk, -chunk), p.retract, 150
 								cfg.MixedChunk = chunk < 0
+								if running == 5 {
+									slidingWindow(&cfg, 10, max(p.capacity/2/pageSize, 16))
+								}
 								cfgs = append(cfgs, cfg)
 							}
 							compareWithAlone(t, newReplica(t, cfgs...), randomRequests(rand.New(rand.NewPCG(seed, 1)), 12, 100, 40))
@@ -193,6 +201,13 @@ func TestSameTokensUnderEveryConfiguration(t *testing.T) {
 			}
 		}
 	}
+}
+
+// slidingWindow gives the last layer a window of so many tokens, with a pool of so many pages.
+func slidingWindow(cfg *Config, tokens, pages int) {
+	cfg.WindowTokens, cfg.WindowCapacityTokens = tokens, pages*cfg.PageSize
+	cfg.Windowed = make([]bool, testLayers)
+	cfg.Windowed[testLayers-1] = true
 }
 
 func compareWithAlone(t *testing.T, r *replica, reqs []*request.Request) {
@@ -221,6 +236,7 @@ func TestStorm(t *testing.T) {
 				t.Parallel()
 				rng := rand.New(rand.NewPCG(seed, 2))
 				var cfgs []Config
+				window := rng.IntN(2) * (1 + rng.IntN(40))
 				for _, role := range roles {
 					cfg := testConfig(role, 1+rng.IntN(20), 200+rng.IntN(200))
 					cfg.ChunkTokens, cfg.MaxRunning, cfg.TestRetractSteps = rng.IntN(40), 1+rng.IntN(10), rng.IntN(6)
@@ -229,6 +245,9 @@ func TestStorm(t *testing.T) {
 					randomPolicies(rng, &cfg)
 					if len(cfgs) > 0 {
 						cfg.PageSize = cfgs[0].PageSize
+					}
+					if window > 0 {
+						slidingWindow(&cfg, window, 2*window/cfg.PageSize+12+rng.IntN(20))
 					}
 					cfgs = append(cfgs, cfg)
 				}

@@ -23,6 +23,7 @@ func (s *Scheduler) process(st *launched) {
 		if !i.decode {
 			s.store(q)
 		}
+		s.slide(q)
 		if !i.sample {
 			s.lapChunk(q)
 			continue

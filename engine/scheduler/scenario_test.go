@@ -260,7 +260,7 @@ func (h *harness) engine(a args) {
 	cfg.Conservativeness = float64(a.number("conservativeness", 100)) / 100 // in percent
 	cfg.Timeouts = Timeouts{WaitingNanos: h.duration(a, "waiting-timeout"), RunningNanos: h.duration(a, "running-timeout")}
 	h.policies(a, &cfg)
-	h.tape, h.wire, h.clock, h.said, h.sinks = newTape(page), newWire(page), ledgertest.New(), newRecorder(), map[string]*inboxSink{}
+	h.tape, h.wire, h.clock, h.said, h.sinks = newTapeOf(cfg), newWire(page), ledgertest.New(), newRecorder(), map[string]*inboxSink{}
 	h.wire.auto = false
 	if cfg.depth() == 1 {
 		h.tape.onBatch = h.batch

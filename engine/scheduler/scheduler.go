@@ -23,11 +23,12 @@ type Scheduler struct {
 
 	inbox *inbox
 
-	pool *kvcache.Pool
-	tree *kvcache.Tree // the prefix cache over pool; nil: there is none
-	in   [numStates]list
-	live map[string]*sequence // by RID; the sum of all lists
-	held []held
+	pool   *kvcache.Pool
+	window *kvcache.Pool // of sliding-window layers; nil: the model has none
+	tree   *kvcache.Tree // the prefix cache over the pools; nil: there is none
+	in     [numStates]list
+	live   map[string]*sequence // by RID; the sum of all lists
+	held   []held
 
 	admitted   hits      // of sequences whose first step is not launched yet
 	recentHits hitWindow // at nanoseconds since began
@@ -75,21 +76,19 @@ func New(cfg Config, deps Deps) (*Scheduler, error) {
 	if err := errors.Join(cfg.validate(), deps.validate(cfg.Role)); err != nil {
 		return nil, err
 	}
-	pool, err := kvcache.New(cfg.CapacityTokens, cfg.PageSize)
-	if err != nil {
-		return nil, err
-	}
 	s := &Scheduler{
-		cfg: cfg, deps: deps, inbox: newInbox(), pool: pool,
+		cfg: cfg, deps: deps, inbox: newInbox(),
 		compilations: compilations{turns: make(chan struct{}, maxCompilations)},
-		limit:        min(cfg.ContextLength, pool.Stats().Capacity),
 		live:         map[string]*sequence{},
 		seeds:        rand.New(rand.NewPCG(cfg.Seed, 0x5eed)),
 		reserve:      newReserve(cfg.Conservativeness),
-		tree:         newTree(cfg, pool),
 		began:        deps.Clock.Now(),
 	}
 	s.recentHits.nanos = cmp.Or(cfg.HitWindowNanos, defaultHitWindow)
+	if err := s.newPools(); err != nil {
+		return nil, err
+	}
+	var err error
 	if s.digest, err = newDigest(cfg); err != nil {
 		return nil, err
 	}

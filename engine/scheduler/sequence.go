@@ -48,6 +48,8 @@ type sequence struct {
 	step      int64          // the newest step that it was in, 0: none
 	row       int            // its row there
 	pages     []int32        // page table; see launch for what steps in flight expect of it
+	window    []int32        // page table of sliding-window layers, see window.go; nil without them, else len(window) <= len(pages)
+	slid      int            // entries of window below it have no page
 	prefix    kvcache.Handle // of the first pages, which are the cache's
 	delivered int            // answer tokens that the sink has
 

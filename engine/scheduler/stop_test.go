@@ -88,17 +88,19 @@ func TestBudget(t *testing.T) {
 		wants        []want
 		chunks       []int // of those that were taken, up to the first that was not
 	}{
-		{name: "all", reason: "everything fits", budget: func(*budget) {}, wants: []want{{10, 16, 5}, {20, 32, 5}}, chunks: []int{10, 20}},
-		{name: "chunk", reason: "the step is full after a part of the second", budget: func(*budget) {}, wants: []want{{30, 32, 5}, {30, 32, 5}, {1, 16, 5}}, chunks: []int{30, 20}},
+		{name: "all", reason: "everything fits", budget: func(*budget) {}, wants: []want{{tokens: 10, poolTokens: 16, growth: 5}, {tokens: 20, poolTokens: 32, growth: 5}}, chunks: []int{10, 20}},
+		{name: "chunk", reason: "the step is full after a part of the second", budget: func(*budget) {}, wants: []want{{tokens: 30, poolTokens: 32, growth: 5}, {tokens: 30, poolTokens: 32, growth: 5}, {tokens: 1, poolTokens: 16, growth: 5}}, chunks: []int{30, 20}},
 		{name: "input", reason: "only the first may be longer than the batch admits", budget: func(b *budget) { b.chunkTokens = 1000 },
-			wants: []want{{150, 160, 5}, {1, 16, 5}}, chunks: []int{150}},
-		{name: "slots", reason: "no place", budget: func(b *budget) { b.slots = 1 }, wants: []want{{1, 16, 5}, {1, 16, 5}}, chunks: []int{1}},
-		{name: "growth", reason: "the pool is free, but what runs will need it", budget: func(b *budget) { b.kvTokens = 20 }, wants: []want{{10, 16, 5}}},
-		{name: "alone", reason: "nobody else will need it", budget: func(b *budget) { b.kvTokens, b.alone = 20, true }, wants: []want{{10, 16, 5}, {1, 16, 0}}, chunks: []int{10}},
-		{name: "free", reason: "what isn't free can't be given, alone or not", budget: func(b *budget) { b.freeTokens, b.alone = 15, true }, wants: []want{{10, 16, 0}}},
-		{name: "debt", reason: "running requests will need more than is free", budget: func(b *budget) { b.kvTokens = -7 }, wants: []want{{1, 16, 0}}},
+			wants: []want{{tokens: 150, poolTokens: 160, growth: 5}, {tokens: 1, poolTokens: 16, growth: 5}}, chunks: []int{150}},
+		{name: "slots", reason: "no place", budget: func(b *budget) { b.slots = 1 }, wants: []want{{tokens: 1, poolTokens: 16, growth: 5}, {tokens: 1, poolTokens: 16, growth: 5}}, chunks: []int{1}},
+		{name: "growth", reason: "the pool is free, but what runs will need it", budget: func(b *budget) { b.kvTokens = 20 }, wants: []want{{tokens: 10, poolTokens: 16, growth: 5}}},
+		{name: "alone", reason: "nobody else will need it", budget: func(b *budget) { b.kvTokens, b.alone = 20, true }, wants: []want{{tokens: 10, poolTokens: 16, growth: 5}, {tokens: 1, poolTokens: 16, growth: 0}}, chunks: []int{10}},
+		{name: "free", reason: "what isn't free can't be given, alone or not", budget: func(b *budget) { b.freeTokens, b.alone = 15, true }, wants: []want{{tokens: 10, poolTokens: 16, growth: 0}}},
+		{name: "debt", reason: "running requests will need more than is free", budget: func(b *budget) { b.kvTokens = -7 }, wants: []want{{tokens: 1, poolTokens: 16, growth: 0}}},
+		{name: "window", reason: "window pages are claimed, and there is no sequence without its claim", budget: func(b *budget) { b.windowPages, b.alone = 9, true },
+			wants: []want{{tokens: 10, windowPages: 5}, {tokens: 10, windowPages: 5}}, chunks: []int{10}},
 		{name: "order", reason: "nobody overtakes: the caller stops at the first that waits", budget: func(b *budget) { b.kvTokens = 40 },
-			wants: []want{{10, 16, 5}, {20, 32, 0}, {1, 1, 0}}, chunks: []int{10}},
+			wants: []want{{tokens: 10, poolTokens: 16, growth: 5}, {tokens: 20, poolTokens: 32, growth: 0}, {tokens: 1, poolTokens: 1, growth: 0}}, chunks: []int{10}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -42,14 +42,21 @@ type Snapshot struct {
 	NumPausedReqs       int        // requests that keep their place and their KV through a pause
 
 	// KVAvailableTokens + KVEvictableTokens + KVUsedTokens = MaxTotalNumTokens.
-	NumUsedTokens     int
+	NumUsedTokens     int // of the pool that has the most
 	KVAvailableTokens int
 	KVEvictableTokens int
 	KVUsedTokens      int
 	MaxTotalNumTokens int
 
-	TokenUsage    float64 // used / capacity, rounded to 2 decimals
-	FullUsage     float64 // the same, not rounded
+	// The pool of sliding-window layers, all 0 without such layers. SWAAvailableTokens + SWAEvictableTokens + SWAUsedTokens is
+	// its capacity.
+	SWAAvailableTokens int
+	SWAEvictableTokens int
+	SWAUsedTokens      int
+	SWAUsage           float64 // used / capacity
+
+	TokenUsage    float64 // of the fullest pool, rounded to 2 decimals
+	FullUsage     float64 // used / capacity of the full pool
 	GenThroughput float64 // tokens per second
 	Utilization   float64 // -1 on a prefill engine
 	CacheHitRate  float64 // of the last prefill report
