@@ -278,6 +278,7 @@ func TestCloseFinishesRequests(t *testing.T) {
 			if _, err := s.Recv(waiting(t)); err != nil {
 				t.Fatal(err)
 			}
+			answerRest(t, submit(t, c, newRequest("refused at once", nil, 1))) // so the rank has those before it
 			if err := c.Close(waiting(t)); err != nil {
 				t.Fatal(err)
 			}
