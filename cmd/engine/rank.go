@@ -25,7 +25,7 @@ func rankCommand() *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error {
 			signal.Ignore(syscall.SIGTERM, syscall.SIGINT)
 			report := rank.ReportFile()
-			err := rank.Child(context.WithoutCancel(c.Context()), os.Stdin, report)
+			err := rank.Child(context.WithoutCancel(c.Context()), os.Stdin, report, rank.LinkFile())
 			if _, gone := report.Stat(); err != nil && gone == nil {
 				return errReported
 			}

@@ -82,9 +82,6 @@ type Config struct {
 
 	// TestRetractSteps > 0 retracts one request every so many decode steps, memory or not. For tests.
 	TestRetractSteps int `json:"testRetractSteps,omitempty"`
-
-	// Socket is the path of the Unix socket that the rank listens on. Start sets it.
-	Socket string `json:"socket,omitempty"`
 }
 
 // CacheConfig says how prefixes are cached. A decode rank caches none.

@@ -86,7 +86,7 @@ func TestValidate(t *testing.T) {
 
 // FuzzChild: a child never panics on what comes as its configuration, and says what is wrong with it.
 func FuzzChild(f *testing.F) {
-	good, err := json.Marshal(Config{ModelDir: "/nonexistent", Socket: "/nonexistent/s"})
+	good, err := json.Marshal(Config{ModelDir: "/nonexistent"})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -100,7 +100,7 @@ func FuzzChild(f *testing.F) {
 			return // no file of this machine is a model for this test
 		}
 		var out bytes.Buffer
-		if err := Child(context.Background(), strings.NewReader(line+"\n"), &out); err == nil {
+		if err := Child(context.Background(), strings.NewReader(line+"\n"), &out, nil); err == nil {
 			t.Fatal("a rank without a model served")
 		}
 		var h hello
@@ -111,7 +111,7 @@ func FuzzChild(f *testing.F) {
 }
 
 func TestChildWithoutParent(t *testing.T) {
-	err := Child(context.Background(), strings.NewReader(""), io.Discard)
+	err := Child(context.Background(), strings.NewReader(""), io.Discard, nil)
 	if err == nil || !strings.Contains(err.Error(), "a rank is started by serve") {
 		t.Errorf("error is %v", err)
 	}

@@ -19,10 +19,10 @@ import (
 const goodbyeGrace = 2 * time.Second
 
 // Child is the whole of a rank process that Start made: the first line of in is the configuration, the end of in means
-// that the parent is gone or wants the rank to end. out gets a hello when the rank serves, or the reason why it ended.
-// Callers pass standard input and file descriptor 3; see ReportFile.
-func Child(ctx context.Context, in io.Reader, out io.Writer) error {
-	err := child(ctx, in, out)
+// that the parent is gone or wants the rank to end. out gets a hello when the rank serves, or the reason why it ended;
+// link carries the requests and is closed at the end. Callers pass standard input, ReportFile and LinkFile.
+func Child(ctx context.Context, in io.Reader, out io.Writer, link *os.File) error {
+	err := child(ctx, in, out, link)
 	if err != nil {
 		// The parent may be gone; the exit status says the same.
 		_ = json.NewEncoder(out).Encode(hello{Error: err.Error()})
@@ -33,13 +33,17 @@ func Child(ctx context.Context, in io.Reader, out io.Writer) error {
 // ReportFile is the pipe on which a rank process says hello to its parent.
 func ReportFile() *os.File { return os.NewFile(3, "rank report") }
 
+// LinkFile is the socket on which a rank process serves its parent.
+func LinkFile() *os.File { return os.NewFile(4, "rank link") }
+
 // hello is the one line, or the two, that a child writes to its parent.
 type hello struct {
 	Serving bool   `json:"serving,omitempty"`
 	Error   string `json:"error,omitempty"`
 }
 
-func child(ctx context.Context, in io.Reader, out io.Writer) error {
+func child(ctx context.Context, in io.Reader, out io.Writer, link *os.File) error {
+	defer link.Close()
 	lines := bufio.NewReader(in)
 	line, err := lines.ReadBytes('\n')
 	if err != nil {
@@ -55,7 +59,7 @@ func child(ctx context.Context, in io.Reader, out io.Writer) error {
 		_, _ = io.Copy(io.Discard, lines) // any end of the pipe is the parent's
 		cancel()
 	}()
-	return run(ctx, cfg, newLogger(cfg, os.Stderr), listenUnix(cfg.Socket), func() {
+	return run(ctx, cfg, newLogger(cfg, os.Stderr), func() (net.Listener, error) { return listenLink(link) }, func() {
 		_ = json.NewEncoder(out).Encode(hello{Serving: true}) // a parent that is gone ends ctx
 	})
 }
@@ -68,19 +72,6 @@ func newLogger(cfg Config, to io.Writer) *slog.Logger {
 		log = log.With("dp_rank", *cfg.DPRank)
 	}
 	return log
-}
-
-func listenUnix(path string) func() (net.Listener, error) {
-	return func() (net.Listener, error) {
-		if path == "" {
-			return nil, errors.New("rank config: socket is empty: name the path of a Unix socket")
-		}
-		ln, err := net.Listen("unix", path)
-		if err != nil {
-			return nil, fmt.Errorf("listen for the API process: %w", err)
-		}
-		return ln, nil
-	}
 }
 
 // run is a rank from configuration to end. ready is called when it serves.

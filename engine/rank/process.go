@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"syscall"
@@ -19,14 +17,11 @@ import (
 // lostGrace is how long a process whose connection broke may take to end by itself before it is killed.
 const lostGrace = 2 * time.Second
 
-// maxSocketPath is the bytes of a Unix socket's path that the system takes.
-const maxSocketPath = len(syscall.RawSockaddrUnix{}.Path) - 1
-
 // Process is a rank in a child process.
 //
-// Its life: Start spawns it with the configuration on standard input and a pipe for its report; it says hello; the
-// connection is made and the socket's folder removed. It ends when standard input ends (Close), when this process dies
-// (the kernel kills it), or by itself, and then Err names rank, pid and cause.
+// Its life: Start spawns it with the configuration on standard input, a pipe for its report and one end of a pair of
+// sockets for requests; it says hello. Nothing of it has a name in the file system. It ends when standard input ends
+// (Close), when this process dies (the kernel kills it), or by itself, and then Err names rank, pid and cause.
 type Process struct {
 	*handle
 	name  string
@@ -62,19 +57,17 @@ func start(ctx context.Context, cfg Config, cmd *exec.Cmd, stderr io.Writer) (p 
 	if _, err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	dir, err := os.MkdirTemp("", "sluice-rank-")
+	own, theirs, err := newLink()
 	if err != nil {
-		return nil, fmt.Errorf("make a folder for its socket: %w", err)
+		return nil, err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	cfg.Socket = filepath.Join(dir, "rank.sock")
-	if len(cfg.Socket) > maxSocketPath {
-		return nil, fmt.Errorf("the path of its socket, %s, has %d bytes, but the system takes %d: set TMPDIR to a shorter one",
-			cfg.Socket, len(cfg.Socket), maxSocketPath)
-	}
-
+	defer func() {
+		if err != nil {
+			_ = own.Close() // it was never used
+		}
+	}()
 	c := &osChild{cmd: cmd, stderr: newTailWriter(stderr), exited: make(chan struct{})}
-	hello, err := c.spawn(cfg)
+	hello, err := c.spawn(cfg, theirs)
 	if err != nil {
 		return nil, err
 	}
@@ -93,10 +86,7 @@ func start(ctx context.Context, cfg Config, cmd *exec.Cmd, stderr io.Writer) (p 
 		return nil, ctx.Err()
 	}
 	p = &Process{name: cfg.name(), child: c}
-	dial := func(ctx context.Context) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", cfg.Socket)
-	}
-	if p.handle, err = connect(ctx, dial, c.lost); err != nil {
+	if p.handle, err = connect(ctx, once(own), c.lost); err != nil {
 		return nil, err
 	}
 	go func() {
@@ -106,9 +96,10 @@ func start(ctx context.Context, cfg Config, cmd *exec.Cmd, stderr io.Writer) (p 
 	return p, nil
 }
 
-// spawn starts the process and a goroutine that reaps it. The channel gets true when the child serves, false when it
-// will not.
-func (c *osChild) spawn(cfg Config) (<-chan bool, error) {
+// spawn starts the process and a goroutine that reaps it. The child gets link, which is closed here. The channel gets
+// true when the child serves, false when it will not.
+func (c *osChild) spawn(cfg Config, link *os.File) (<-chan bool, error) {
+	defer link.Close()
 	config, err := json.Marshal(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("encode its configuration: %w", err)
@@ -122,7 +113,7 @@ func (c *osChild) spawn(cfg Config) (<-chan bool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make its report pipe: %w", err)
 	}
-	c.cmd.ExtraFiles = []*os.File{reportWriter}
+	c.cmd.ExtraFiles = []*os.File{reportWriter, link} // see ReportFile and LinkFile
 	c.cmd.Stderr = c.stderr
 	// A group of its own keeps a terminal's signals away: this process tells the rank when to end. The kernel kills the
 	// rank when the thread that made it dies, so that thread is kept until the rank is reaped.

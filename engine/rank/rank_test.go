@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -25,7 +24,7 @@ import (
 // TestMain lets the test binary be the rank process, as sluice-engine is.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "rank" {
-		if err := Child(context.Background(), os.Stdin, ReportFile()); err != nil {
+		if err := Child(context.Background(), os.Stdin, ReportFile(), LinkFile()); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -365,21 +364,6 @@ func TestStartFails(t *testing.T) {
 				}
 			})
 		}
-	}
-}
-
-func TestTemporaryDirectoryThatIsTooDeep(t *testing.T) {
-	deep := filepath.Join(t.TempDir(), strings.Repeat("d", 100))
-	if err := os.Mkdir(deep, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("TMPDIR", deep)
-	_, err := Start(waiting(t), testConfig("unused"))
-	if err == nil || !strings.Contains(err.Error(), "set TMPDIR to a shorter one") {
-		t.Errorf("error is %v, want the remedy", err)
-	}
-	if left, _ := os.ReadDir(deep); len(left) > 0 {
-		t.Errorf("%v is left behind", left)
 	}
 }
 

@@ -111,7 +111,7 @@ func TestStartLeavesNoFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	left, err := filepath.Glob(filepath.Join(tmp, "sluice-rank-*"))
+	left, err := filepath.Glob(filepath.Join(tmp, "*"))
 	if err != nil || len(left) > 0 {
 		t.Errorf("files of a rank that serves: %v, %v", left, err)
 	}
