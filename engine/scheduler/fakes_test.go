@@ -28,7 +28,7 @@ const (
 // through the page table, so a wrong page, a lost token or a page that another sequence wrote shows in the answer.
 type tape struct {
 	pageSize int
-	mu       sync.Mutex        // of the map alone: that nobody else touches a page is the scheduler's to see to
+	mu       sync.Mutex        // of the map and fail alone: that nobody else touches a page is the scheduler's to see to
 	pages    map[int32][]int32 // [pageSize] tokens, -1 where nothing was written
 	window   map[int32][]int32 // the same of the pool of sliding-window layers
 	sees     int               // tokens that such a layer sees; 0: there are none
@@ -96,7 +96,10 @@ func (x *tape) slideRow(r Row) error {
 }
 
 func (x *tape) Execute(ctx context.Context, rows []Row, layerDone func(int)) ([]Sampled, error) {
-	if err := errors.Join(ctx.Err(), x.fail); err != nil {
+	x.mu.Lock()
+	fail := x.fail
+	x.mu.Unlock()
+	if err := errors.Join(ctx.Err(), fail); err != nil {
 		return nil, err
 	}
 	if x.onBatch != nil {

@@ -361,15 +361,22 @@ func TestRunEndsWithEveryRequest(t *testing.T) {
 		{name: "stopped", reason: "shutdown is no error", break_: func(_ *tape, stop context.CancelFunc) { stop() },
 			outcome: request.OutcomeAbortedOperator},
 		{name: "broken", reason: "a device that fails ends the rank",
-			break_:  func(x *tape, _ context.CancelFunc) { x.fail = errors.New("device lost") },
+			break_: func(x *tape, _ context.CancelFunc) {
+				x.mu.Lock()
+				defer x.mu.Unlock()
+				x.fail = errors.New("device lost")
+			},
 			outcome: request.OutcomeInternal, err: "compute decode batch of 1: device lost"},
 	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
+	for i, tt := range slices.Concat(tests, tests) {
+		overlap := i >= len(tests)
+		t.Run(fmt.Sprintf("%s, overlap %t", tt.name, overlap), func(t *testing.T) {
 			ctx, stop := context.WithCancel(context.Background())
 			defer stop()
 			x := newTape(4)
-			s, err := New(testConfig(Unified, 4, 16), Deps{Executor: x, Clock: ledger.System(), Reporter: newRecorder(), Decoder: letters{}, Log: quiet()})
+			cfg := testConfig(Unified, 4, 16)
+			cfg.Overlap = overlap
+			s, err := New(cfg, Deps{Executor: x, Clock: ledger.System(), Reporter: newRecorder(), Decoder: letters{}, Log: quiet()})
 			if err != nil {
 				t.Fatal(err)
 			}
