@@ -182,7 +182,8 @@ func TestExceeds(t *testing.T) {
 
 func TestPreempted(t *testing.T) {
 	running := []runner{
-		{urgency: 0, arrival: 1, tokens: 10}, {urgency: -3, arrival: 2, tokens: 4}, {urgency: -3, arrival: 3, tokens: 6}, {urgency: 20, arrival: 4, tokens: 50},
+		{urgency: 0, arrival: 1, tokens: 10, window: 2}, {urgency: -3, arrival: 2, tokens: 4, window: 1}, {urgency: -3, arrival: 3, tokens: 6, window: 4},
+		{urgency: 20, arrival: 4, tokens: 50, window: 50},
 	}
 	tests := []struct {
 		name, reason string
@@ -194,6 +195,8 @@ func TestPreempted(t *testing.T) {
 		{name: "one", reason: "the least urgent, of those the last to come", urgency: 20, threshold: 10, lack: shortage{places: 1}, want: []int{2}},
 		{name: "more", reason: "until memory suffices", urgency: 20, threshold: 10, lack: shortage{places: 1, tokens: 11}, want: []int{2, 1, 0}},
 		{name: "memory", reason: "places may be there", urgency: 20, threshold: 10, lack: shortage{places: -3, tokens: 7}, want: []int{2, 1}},
+		{name: "window", reason: "each pool must suffice", urgency: 20, threshold: 10, lack: shortage{window: 5}, want: []int{2, 1}},
+		{name: "too much of a window", reason: "nobody gives way in vain", urgency: 20, threshold: 10, lack: shortage{places: 1, window: 99}},
 		{name: "too much", reason: "nobody gives way in vain", urgency: 20, threshold: 10, lack: shortage{places: 1, tokens: 21}},
 		{name: "too close", reason: "the difference must exceed the threshold", urgency: 7, threshold: 10, lack: shortage{places: 1}},
 		{name: "just enough", reason: "it does for some", urgency: 8, threshold: 10, lack: shortage{places: 1, tokens: 6}, want: []int{2}},

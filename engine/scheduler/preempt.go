@@ -16,11 +16,17 @@ func (s *Scheduler) preempt(q *sequence, w want, b *budget) preemption {
 	if p := s.cfg.Priorities; !p.Enabled || p.NoPreemption || !b.hasRoom(w) {
 		return preemptNone
 	}
+	places := s.cfg.MaxRunning - s.running()
+	if b.slots < 1 && places > 0 {
+		return preemptNone // there are places, for other batches
+	}
 	running := make([]runner, len(s.in[stateRunning]))
 	for i, r := range s.in[stateRunning] {
 		running[i] = s.runner(r)
 	}
-	lack := shortage{places: 1 - b.slots, tokens: max(w.poolTokens+w.growth-b.kvTokens, w.poolTokens-b.freeTokens)}
+	lack := shortage{
+		places: 1 - places, tokens: max(w.poolTokens+w.growth-b.kvTokens, w.poolTokens-b.freeTokens), window: w.windowPages - b.windowPages,
+	}
 	var victims []*sequence
 	for _, i := range preempted(running, q.urgency, s.cfg.Priorities.Threshold, lack) {
 		victims = append(victims, s.in[stateRunning][i])
@@ -40,6 +46,7 @@ func (s *Scheduler) preempt(q *sequence, w want, b *budget) preemption {
 		b.kvTokens += freed + growth
 		s.deps.Log.Info("preempted a running request", "rid", v.req.RID, "for", q.req.RID, "prompt_tokens", v.prompt, "answer_tokens", v.generated())
 	}
+	b.windowPages = s.unclaimed()
 	return preemptDone
 }
 
@@ -47,6 +54,7 @@ func (s *Scheduler) preempt(q *sequence, w want, b *budget) preemption {
 func (s *Scheduler) runner(q *sequence) runner {
 	return runner{
 		urgency: q.urgency, arrival: q.arrival, prompt: q.prompt, generated: q.generated(), tokens: s.reclaimable(q) + s.growth(q),
+		window: s.claim(q),
 	}
 }
 

@@ -70,15 +70,17 @@ type runner struct {
 	prompt    int   // tokens
 	generated int   // tokens
 	tokens    int   // pool tokens that become free when it gives way, its probable growth included
+	window    int   // pages of the window pool that it claims
 }
 
 // shortage is what a waiting request lacks; negative values are what it has to spare.
 type shortage struct {
 	places int // in the batch
 	tokens int // in the pool, the request's probable growth included
+	window int // pages of the window pool
 }
 
-func (s shortage) met() bool { return s.places <= 0 && s.tokens <= 0 }
+func (s shortage) met() bool { return s.places <= 0 && s.tokens <= 0 && s.window <= 0 }
 
 // preempted gives the indexes of the running sequences that give way to a request of an urgency: the least urgent, of
 // those the last to enter the queue, until nothing lacks. It is empty when even all that may be preempted would not do.
@@ -95,6 +97,7 @@ func preempted(running []runner, u urgency, threshold int, lack shortage) []int 
 	for n, i := range weak {
 		lack.places--
 		lack.tokens -= running[i].tokens
+		lack.window -= running[i].window
 		if lack.met() {
 			return weak[:n+1]
 		}
