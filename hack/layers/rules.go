@@ -85,6 +85,11 @@ func Rules() []Rule {
 			Why: "the scheduler decides over ids and pages; tensors, HTTP and series belong to others",
 		},
 		{
+			Name: "node-moves-bytes", Dirs: []string{"engine/node"},
+			Deny: append(in("gpu", "engine"), "net/http", "os/exec", "google.golang.org/grpc"), Allow: in("engine/node"),
+			Why: "nodes meet, start and end together; what they start is bytes to them",
+		},
+		{
 			Name: "dp-places-requests", Dirs: []string{"engine/dp"},
 			Deny: append(in("gpu", "engine/runner", "engine/model", "engine/server", "engine/scheduler", "engine/metrics", "engine/disagg", "engine/tokenizer"),
 				"net/http", "os/exec", "google.golang.org/grpc"),
