@@ -25,6 +25,9 @@ func policyFlags(f *pflag.FlagSet, r *rank.Config) {
 	f.Var(oneOf(&r.Cache.EvictionPolicy, "lru", "lfu", "fifo", "mru", "filo", "priority"), "radix-eviction-policy", "what leaves the prefix cache first when memory is short")
 	f.BoolVar(&r.Cache.EnableOnDecode, "disaggregation-decode-enable-radix-cache", false, "refused: a decode engine has no prefix cache, the prefill engines have")
 
+	f.BoolVar(&r.EnableStreamingSession, "enable-streaming-session", false, "let sessions keep their KV between turns")
+	f.Var((*seconds)(&r.SessionTimeout), "session-timeout", "longest time without a turn of a session that names none itself (default 30 min)")
+
 	f.BoolVar(&r.Priority.Enabled, "enable-priority-scheduling", false, "serve requests in the order of their priority, higher values first")
 	f.Var(optional{&r.Priority.Default}, "default-priority-value", "priority of requests that bring none (default: they come after all others)")
 	f.BoolVar(&r.Priority.LowFirst, "schedule-low-priority-values-first", false, "lower priority values are more urgent")

@@ -10,6 +10,9 @@ type Handle struct {
 // Pages is the number of pages that the handle keeps.
 func (h Handle) Pages() int { return Prefix{h.at}.Pages() }
 
+// Prefix is the place whose pages the handle keeps.
+func (h Handle) Prefix() Prefix { return Prefix{h.at} }
+
 // WindowPages is how many of them it keeps window pages of, where there are such.
 func (h Handle) WindowPages() int { return h.Pages() - h.windowFrom }
 

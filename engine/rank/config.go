@@ -65,6 +65,9 @@ type Config struct {
 	// DisableOverlapSchedule decides a step only when the results of the one before are known.
 	DisableOverlapSchedule bool `json:"disableOverlapSchedule"`
 
+	EnableStreamingSession bool          `json:"enableStreamingSession"` // sessions may keep their KV between turns
+	SessionTimeout         time.Duration `json:"sessionTimeout"`         // of an idle session that names none itself; 0: 30 min
+
 	Priority PriorityConfig `json:"priority"`
 	Cache    CacheConfig    `json:"cache"`
 
@@ -133,6 +136,7 @@ const (
 	defaultChunk            = 2048
 	defaultMaxPrefillTokens = 16384
 	defaultDecodeInterval   = 40
+	defaultSessionTimeout   = 30 * time.Minute
 	defaultTimeout          = 300 * time.Second // of grammars, bootstraps and transfers
 )
 
@@ -235,6 +239,15 @@ func (c Config) validatePolicies(refuse func(format string, args ...any)) Config
 	}
 	if _, err := kvcache.ParsePolicy(c.Cache.EvictionPolicy); err != nil {
 		refuse("%w", err)
+	}
+	if c.SessionTimeout < 0 {
+		refuse("session timeout is %v: give a positive duration, or 0 for %v", c.SessionTimeout, defaultSessionTimeout)
+	}
+	if c.SessionTimeout == 0 {
+		c.SessionTimeout = defaultSessionTimeout
+	}
+	if c.EnableStreamingSession && c.Cache.Disable {
+		refuse("streaming sessions are enabled, but the prefix cache that keeps their KV is disabled: leave --enable-streaming-session or --disable-radix-cache out")
 	}
 	if c.Cache.EnableOnDecode {
 		refuse("a prefix cache is wanted on a decode rank, which has none: leave --disaggregation-decode-enable-radix-cache out; the prefill ranks cache")

@@ -151,7 +151,11 @@ func schedulerConfig(cfg Config, info Info, made runner.Info) scheduler.Config {
 
 		NoCache:  cfg.Cache.Disable,
 		Eviction: eviction,
-		Policy:   policy,
+
+		StreamingSessions:   cfg.EnableStreamingSession,
+		SessionTimeoutNanos: int64(cfg.SessionTimeout),
+
+		Policy: policy,
 		Priorities: scheduler.Priorities{
 			Enabled: cfg.Priority.Enabled, LowFirst: cfg.Priority.LowFirst, Default: cfg.Priority.Default,
 			Threshold: cfg.Priority.PreemptionThreshold, NoPreemption: cfg.Priority.DisablePreemption,

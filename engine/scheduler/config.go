@@ -71,6 +71,9 @@ type Config struct {
 	NoCache  bool           // there is no prefix cache; a decode role never has one
 	Eviction kvcache.Policy // of the prefix cache
 
+	StreamingSessions   bool  // sessions may keep their KV between turns
+	SessionTimeoutNanos int64 // without a turn, after which a session that names no time itself is closed; 0: never
+
 	Policy           Policy
 	Priorities       Priorities
 	Retraction       RetractionPolicy // by priority only where Priorities are enabled

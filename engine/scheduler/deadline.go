@@ -116,13 +116,15 @@ func (s *Scheduler) expired(now ledger.Instant) (aborts []message, next int64, o
 
 // sleep is how long nothing will happen when no message comes and no transfer moves.
 func (s *Scheduler) sleep() time.Duration {
-	aborts, next, ok := s.expired(s.deps.Clock.Now())
-	switch {
-	case len(aborts) > 0:
-		return 0
-	case ok:
-		return min(time.Duration(next), idleReportAge)
-	default:
-		return idleReportAge
+	now := s.deps.Clock.Now()
+	patience := idleReportAge
+	for _, next := range []func(ledger.Instant) ([]message, int64, bool){s.expired, s.expiredSessions} {
+		switch due, nanos, ok := next(now); {
+		case len(due) > 0:
+			return 0
+		case ok:
+			patience = min(patience, time.Duration(nanos))
+		}
 	}
+	return patience
 }

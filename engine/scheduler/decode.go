@@ -78,6 +78,9 @@ func (s *Scheduler) makeRoom(b batch) (_ batch, retracted int) {
 	}
 	s.steps.decodePicks++
 	input, output := 0, 0
+	for short() && s.yieldSession() {
+		continue // it was idle, and loses nothing that it can't compute again
+	}
 	for short() || forced && retracted == 0 {
 		q := s.victim()
 		retracted, input, output = retracted+1, input+q.prompt, output+q.generated()

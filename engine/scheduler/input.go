@@ -3,6 +3,7 @@ package scheduler
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/sluice-dev/sluice/engine/request"
 )
@@ -29,7 +30,8 @@ func (s *Scheduler) takeInput(stop bool) (input, error) {
 func (s *Scheduler) decide() []message {
 	now := s.deps.Clock.Now()
 	expired, _, _ := s.expired(now)
-	return append(expired, s.judgeGrammars(now)...)
+	sessions, _, _ := s.expiredSessions(now)
+	return slices.Concat(expired, sessions, s.judgeGrammars(now))
 }
 
 // shareable refuses what can't be encoded, here and at once, and gives the rest.
@@ -109,6 +111,9 @@ func (s *Scheduler) flush() error {
 		if err := s.settle(); err != nil {
 			return err
 		}
+	}
+	if tokens, _ := s.heldBySessions(); tokens > 0 {
+		return fmt.Errorf("%w: streaming sessions hold %d tokens: close them first", ErrBusy, tokens)
 	}
 	if len(s.live) > 0 || len(s.held) > 0 {
 		return ErrBusy

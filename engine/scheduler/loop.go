@@ -178,6 +178,9 @@ func (s *Scheduler) check() error {
 	if st := s.pool.Stats(); st.Reserved != heldPages*s.cfg.PageSize {
 		return fmt.Errorf("scheduler: pool has %d tokens reserved, but %d pages are held", st.Reserved, heldPages)
 	}
+	for _, x := range s.sessions {
+		owned.Handles = append(owned.Handles, x.held)
+	}
 	if s.windowed() {
 		if st := s.window.Stats(); st.Reserved != heldWindow*s.cfg.PageSize {
 			return fmt.Errorf("scheduler: window pool has %d tokens reserved, but %d pages are held", st.Reserved, heldWindow)

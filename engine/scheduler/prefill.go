@@ -45,6 +45,12 @@ func (s *Scheduler) pickPrefill(beside decodes) (_ batch, await bool) {
 			case preemptNone:
 			}
 		}
+		for !ok && len(items) == 0 && b.alone && len(s.flight.steps) == 0 && s.yieldSession() {
+			b.freeTokens, b.windowPages = s.roomTokens(), s.unclaimed()
+			f = s.find(q)
+			w = s.want(q, f)
+			n, ok = b.take(w)
+		}
 		if !ok {
 			break
 		}

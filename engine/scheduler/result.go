@@ -137,6 +137,7 @@ func (s *Scheduler) finish(q *sequence, f request.Finish) ledger.Instant {
 	if q.hand != nil && !s.settledHand(q.hand) {
 		q.hand.abort(errors.New(f.String()))
 	}
+	s.endTurn(q, f)
 	s.releasePages(q)
 	q.computed, q.launched, q.future = 0, 0, 0
 	s.becomeFinished(q)

@@ -30,6 +30,9 @@ type Scheduler struct {
 	live   map[string]*sequence // by RID; the sum of all lists
 	held   []held
 
+	sessions     map[string]*session // by id
+	sessionMoves int64               // opens and ends of turns
+
 	admitted   hits      // of sequences whose first step is not launched yet
 	recentHits hitWindow // at nanoseconds since began
 	began      ledger.Instant
@@ -80,6 +83,7 @@ func New(cfg Config, deps Deps) (*Scheduler, error) {
 		cfg: cfg, deps: deps, inbox: newInbox(),
 		compilations: compilations{turns: make(chan struct{}, maxCompilations)},
 		live:         map[string]*sequence{},
+		sessions:     map[string]*session{},
 		seeds:        rand.New(rand.NewPCG(cfg.Seed, 0x5eed)),
 		reserve:      newReserve(cfg.Conservativeness),
 		began:        deps.Clock.Now(),
@@ -180,6 +184,10 @@ func (s *Scheduler) receive(m submitMsg) {
 		prompt: len(m.req.PromptIDs), logprobs: newLogprobs(m.req.Logprobs),
 		tokens: append(make([]int32, 0, len(m.req.PromptIDs)+min(max(m.req.Sampling.MaxNewTokens, 1), 256)), m.req.PromptIDs...),
 	}
+	fault := ""
+	if q.req.Session != nil {
+		fault = s.beginTurn(q)
+	}
 	q.timeline.Start(s.deps.Clock, s.cfg.Role.form())
 	q.seed = s.seeds.Uint64()
 	if seed := m.req.Sampling.Seed; seed != nil {
@@ -188,11 +196,18 @@ func (s *Scheduler) receive(m submitMsg) {
 	s.digest.note(notedReceipt, uint64(q.arrival), uint64(q.prompt), q.seed)
 	s.digest.text(q.req.RID)
 	s.in[stateNew].add(q)
+	if fault != "" {
+		s.finish(q, aborted(request.OutcomeInvalid, fault))
+		return
+	}
 	if outcome, message := s.judge(q); outcome != "" {
 		s.finish(q, aborted(outcome, message))
 		return
 	}
 	s.live[q.req.RID] = q
+	if q.session != nil {
+		q.session.busy = q
+	}
 	if q.req.Grammar != nil {
 		s.compile(q)
 		return

@@ -70,6 +70,9 @@ type sequence struct {
 	cached      int // tokens that its first admission found in the cache
 	reprocessed int // tokens that were computed again after retractions
 
+	session *session // that it is a turn of; nil: of none
+	follows int      // the session's turn that it goes on from, -1: none
+
 	hand      *handoff     // of sending or receiving; nil on the fake path and where there is none
 	sending   Sending      // prefill, nil on the fake path
 	sent      int          // pages that launched steps give to sending, all layers

@@ -1,15 +1,201 @@
 package scheduler
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
+	"maps"
+	"slices"
 
+	"github.com/sluice-dev/sluice/engine/kvcache"
+	"github.com/sluice-dev/sluice/engine/ledger"
 	"github.com/sluice-dev/sluice/engine/request"
 )
 
-var errNoSessions = errors.New("this engine has no sessions")
+// session is a conversation whose turns go on from each other: the prompt of a turn follows the tokens of an earlier one.
+//
+// The KV of a streaming session stays where it is between turns: its whole pages are in the prefix cache, and the session
+// locks them until its next turn has ended, it is closed, or it has been idle for too long. Others that can't run for lack
+// of memory make it give them up, the session that has been idle for longest first; its next turn computes again what is
+// gone by then.
+type session struct {
+	request.Session
+	turns []turn
+	busy  *sequence      // the turn that is under way
+	held  kvcache.Handle // streaming: of the newest turn
+	moved int64          // order of the last open or end of a turn, unique
+	idle  ledger.Instant // when that was, by this rank's clock: the leader's decides
+}
+
+// turn is an ended turn.
+type turn struct {
+	rid    string
+	prompt int     // of tokens, the session's earlier ones included
+	tokens []int32 // the prompt, then the answer
+}
+
+// maxSessions bounds what clients can leave open.
+const maxSessions = 4096
 
 // openSession opens a session.
-func (s *Scheduler) openSession(request.Session) error { return errNoSessions }
+func (s *Scheduler) openSession(o request.Session) error {
+	switch {
+	case s.cfg.Role != Unified:
+		return fmt.Errorf("a %s engine has no sessions: use a unified one", s.cfg.Role)
+	case o.ID == "":
+		return errors.New("the session has no id: give one")
+	case s.sessions[o.ID] != nil:
+		return fmt.Errorf("session %q is open: choose another id, or close it first", o.ID)
+	case len(s.sessions) >= maxSessions:
+		return fmt.Errorf("%d sessions are open: close some, or wait until they time out", maxSessions)
+	case o.Streaming && !s.cfg.StreamingSessions:
+		return errors.New("streaming sessions are off: start the engine with --enable-streaming-session, or open a session that is not streaming")
+	case o.Streaming && s.tree == nil:
+		return errors.New("a streaming session needs the prefix cache, which is off: start the engine without --disable-radix-cache")
+	}
+	if o.CapacityTokens <= 0 {
+		o.CapacityTokens = s.limit
+	}
+	x := &session{Session: o}
+	s.touchSession(x)
+	s.sessions[o.ID] = x
+	return nil
+}
 
-// closeSession ends a session.
-func (s *Scheduler) closeSession(string) error { return errNoSessions }
+// closeSession ends a session, with the turn that is under way.
+func (s *Scheduler) closeSession(id string) error {
+	x := s.sessions[id]
+	if x == nil {
+		return fmt.Errorf("session %q is not open: it was closed, or it timed out", id)
+	}
+	if x.busy != nil {
+		s.finish(x.busy, aborted(request.OutcomeAbortedOperator, "the session was closed"))
+	}
+	s.unlock(&x.held)
+	delete(s.sessions, id)
+	return nil
+}
+
+func (s *Scheduler) touchSession(x *session) {
+	s.sessionMoves++
+	x.moved, x.idle = s.sessionMoves, s.deps.Clock.Now()
+}
+
+// beginTurn puts the session's tokens before the prompt of a new request; it gives what is wrong with the turn, for the
+// client.
+func (s *Scheduler) beginTurn(q *sequence) (fault string) {
+	t := q.req.Session
+	x := s.sessions[t.SessionID]
+	switch {
+	case x == nil:
+		return fmt.Sprintf("session_params.id is %q: no such session is open; open it with /open_session, it may have timed out", t.SessionID)
+	case x.busy != nil:
+		return fmt.Sprintf("session %q has a turn under way: wait for its end", x.ID)
+	case q.req.Logprobs != nil && q.req.Logprobs.PromptFrom > 0:
+		return "logprobs of the prompt are wanted in a session, whose earlier turns are part of it: leave logprob_start_len out"
+	}
+	at := len(x.turns) - 1
+	if t.RID != "" {
+		if at = slices.IndexFunc(x.turns, func(y turn) bool { return y.rid == t.RID }); at < 0 {
+			return fmt.Sprintf("session_params.rid is %q: session %q has no such turn", t.RID, x.ID)
+		}
+	}
+	if x.Streaming && (at != len(x.turns)-1 || t.Offset != nil || t.Replace || t.DropPreviousOutput) {
+		return fmt.Sprintf("session %q is streaming and goes on from its newest turn alone: leave rid, offset, replace and drop_previous_output out", x.ID)
+	}
+	var before []int32
+	if at >= 0 {
+		before = x.turns[at].tokens
+		if t.DropPreviousOutput {
+			before = before[:x.turns[at].prompt]
+		}
+	}
+	if t.Offset != nil {
+		if *t.Offset < 0 || *t.Offset > len(before) {
+			return fmt.Sprintf("session_params.offset is %d: session %q has %d tokens there", *t.Offset, x.ID, len(before))
+		}
+		before = before[:*t.Offset]
+	}
+	if n := len(before) + len(q.req.PromptIDs); n > x.CapacityTokens {
+		return fmt.Sprintf("the turn makes session %q %d tokens long, but it was opened for %d: open a larger one", x.ID, n, x.CapacityTokens)
+	}
+	q.tokens = slices.Concat(before, q.req.PromptIDs)
+	q.prompt = len(q.tokens)
+	q.session, q.follows = x, at
+	return ""
+}
+
+// endTurn notes what an ended turn leaves behind. One that was aborted leaves the session as it was.
+func (s *Scheduler) endTurn(q *sequence, f request.Finish) {
+	x := q.session
+	if x == nil || x.busy != q {
+		return
+	}
+	x.busy = nil
+	s.touchSession(x)
+	if f.Type == request.FinishAbort {
+		return
+	}
+	if q.req.Session.Replace {
+		x.turns = x.turns[:q.follows+1]
+	}
+	x.turns = append(x.turns, turn{rid: q.req.RID, prompt: q.prompt, tokens: q.tokens[:len(q.tokens):len(q.tokens)]})
+	if x.Streaming {
+		x.turns = x.turns[len(x.turns)-1:]
+		s.store(q)
+		held := s.tree.Lock(q.prefix.Prefix())
+		s.tree.Unlock(&x.held)
+		x.held = held
+	}
+}
+
+// yieldSession makes the streaming session that has been idle for longest give up its KV; false when none holds any.
+func (s *Scheduler) yieldSession() bool {
+	var oldest *session
+	for _, x := range s.sessions {
+		if x.busy == nil && x.held.Pages() > 0 && (oldest == nil || x.moved < oldest.moved) {
+			oldest = x
+		}
+	}
+	if oldest == nil {
+		return false
+	}
+	s.deps.Log.Info("a session gives up its KV for lack of memory", "session", oldest.ID, "tokens", oldest.held.Pages()*s.cfg.PageSize)
+	s.tree.Unlock(&oldest.held)
+	return true
+}
+
+// heldBySessions is the tokens that streaming sessions without a turn under way keep, and their number.
+func (s *Scheduler) heldBySessions() (tokens, streaming int) {
+	for _, x := range s.sessions {
+		if x.Streaming {
+			streaming++
+		}
+		if x.busy == nil {
+			tokens += x.held.Pages() * s.cfg.PageSize
+		}
+	}
+	return tokens, streaming
+}
+
+// expiredSessions gives the ends of sessions that have been idle for too long, oldest first, and the time until the next
+// one will be; ok is false when none will. Only the rank that leads asks.
+func (s *Scheduler) expiredSessions(now ledger.Instant) (ends []message, next int64, ok bool) {
+	if s.paused {
+		return nil, 0, false
+	}
+	for _, x := range slices.SortedFunc(maps.Values(s.sessions), func(a, b *session) int { return cmp.Compare(a.moved, b.moved) }) {
+		timeout := cmp.Or(x.TimeoutNanos, s.cfg.SessionTimeoutNanos)
+		if timeout == 0 || x.busy != nil {
+			continue
+		}
+		left := timeout - now.Sub(x.idle)
+		switch {
+		case left <= 0:
+			ends = append(ends, controlMsg{kind: controlCloseSession, session: request.Session{ID: x.ID}})
+		case !ok || left < next:
+			next, ok = left, true
+		}
+	}
+	return ends, next, ok
+}

@@ -89,6 +89,9 @@ func (s *Scheduler) unclaimed() int {
 	for _, h := range s.held {
 		n -= len(h.window) + h.prefix.WindowPages()
 	}
+	for _, x := range s.sessions {
+		n -= x.held.WindowPages()
+	}
 	return n
 }
 
