@@ -8,6 +8,8 @@ import (
 	"os"
 
 	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/sluice-dev/sluice/engine/parallel"
 )
 
 // bufferBytes is how much a direction of the in-memory link holds.
@@ -22,11 +24,16 @@ type inProcess struct {
 // StartInProcess runs a rank in this process, over an in-memory link, and returns when it serves. The same code as Start
 // but for the process. ctx bounds the start alone.
 func StartInProcess(ctx context.Context, cfg Config) (Client, error) {
+	return startInProcess(ctx, cfg, nil)
+}
+
+// startInProcess starts one rank of a world, or with nil one alone. The world stays the caller's.
+func startInProcess(ctx context.Context, cfg Config, world *parallel.World) (Client, error) {
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	link := bufconn.Listen(bufferBytes)
 	ready, ended := make(chan struct{}), make(chan error, 1)
 	go func() {
-		err := run(life, cfg, newLogger(cfg, os.Stderr), func() (net.Listener, error) { return link, nil }, func() { close(ready) })
+		err := run(life, cfg, world, newLogger(cfg, os.Stderr), func() (net.Listener, error) { return link, nil }, func() { close(ready) })
 		_ = link.Close()
 		ended <- err
 	}()

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+
+	"github.com/sluice-dev/sluice/engine/parallel"
 )
 
 // goodbyeGrace is how long a rank that ends waits for the API process to take the last outputs.
@@ -59,7 +61,7 @@ func child(ctx context.Context, in io.Reader, out io.Writer, link *os.File) erro
 		_, _ = io.Copy(io.Discard, lines) // any end of the pipe is the parent's
 		cancel()
 	}()
-	return run(ctx, cfg, newLogger(cfg, os.Stderr), func() (net.Listener, error) { return listenLink(link) }, func() {
+	return run(ctx, cfg, nil, newLogger(cfg, os.Stderr), func() (net.Listener, error) { return listenLink(link) }, func() {
 		_ = json.NewEncoder(out).Encode(hello{Serving: true}) // a parent that is gone ends ctx
 	})
 }
@@ -74,12 +76,13 @@ func newLogger(cfg Config, to io.Writer) *slog.Logger {
 	return log
 }
 
-// run is a rank from configuration to end. ready is called when it serves.
-func run(ctx context.Context, cfg Config, log *slog.Logger, listen func() (net.Listener, error), ready func()) (err error) {
+// run is a rank from configuration to end: one of a world, which stays the caller's, or alone with nil. ready is called when
+// it serves.
+func run(ctx context.Context, cfg Config, world *parallel.World, log *slog.Logger, listen func() (net.Listener, error), ready func()) (err error) {
 	if cfg, err = cfg.Validate(); err != nil {
 		return err
 	}
-	p, err := assemble(cfg, log)
+	p, err := assemble(cfg, world, log)
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-dev/sluice/engine/disagg"
 	"github.com/sluice-dev/sluice/engine/kvcache"
 	"github.com/sluice-dev/sluice/engine/ledger"
+	"github.com/sluice-dev/sluice/engine/parallel"
 	"github.com/sluice-dev/sluice/engine/runner"
 	"github.com/sluice-dev/sluice/engine/scheduler"
 	"github.com/sluice-dev/sluice/engine/tokenizer"
@@ -25,8 +26,9 @@ type parts struct {
 	scheduler *scheduler.Scheduler
 }
 
-// assemble loads the model and wires the rank. On an error nothing is left open.
-func assemble(cfg Config, log *slog.Logger) (_ *parts, err error) {
+// assemble loads the model and wires the rank, one of a world or, with nil, alone. On an error nothing is left open; the
+// world stays the caller's.
+func assemble(cfg Config, world *parallel.World, log *slog.Logger) (_ *parts, err error) {
 	p := &parts{}
 	defer func() {
 		if err != nil {
@@ -35,7 +37,7 @@ func assemble(cfg Config, log *slog.Logger) (_ *parts, err error) {
 	}()
 	if p.runner, err = runner.New(runner.Config{
 		ModelDir: cfg.ModelDir, PageSize: cfg.PageSize, MaxTotalTokens: cfg.MaxTotalTokens, WindowRatio: cfg.SWAFullTokensRatio,
-		MemFraction: cfg.memFraction(), Threads: cfg.threads(),
+		MemFraction: cfg.memFraction(), Threads: cfg.threads(), World: world,
 	}); err != nil {
 		return nil, err
 	}
@@ -57,18 +59,14 @@ func assemble(cfg Config, log *slog.Logger) (_ *parts, err error) {
 			s.Wake()
 		}
 	}
-	made := p.runner.Info()
-	layout := disagg.Layout{
-		Layers: made.ModelLayers, KVHeads: made.ModelKVHeads, PageSize: made.PageSize, PageBytesPerLayer: made.PageBytesPerLayer,
-		DType: made.DType, ModelID: p.info.ModelID, WindowTokens: made.WindowTokens,
+	layout, place := kvLayout(p.runner.Info(), p.info.ModelID), parallel.Alone()
+	if world != nil {
+		place = world.Place()
 	}
-	for _, windowed := range made.Windowed {
-		layout.WindowLayers += map[bool]string{false: "0", true: "1"}[windowed]
-	}
-	if p.peers, err = openPeers(cfg.Disagg, layout, p.runner.Pages(), wake, log); err != nil {
+	if p.peers, err = openPeers(cfg.Disagg, place, layout, p.runner.Pages(), wake, log); err != nil {
 		return nil, err
 	}
-	if p.scheduler, err = scheduler.New(schedulerConfig(cfg, p.info, made), scheduler.Deps{
+	deps := scheduler.Deps{
 		Executor: p.runner,
 		Clock:    clock,
 		Reporter: logReports(p.metrics.reporter(), log),
@@ -77,12 +75,29 @@ func assemble(cfg Config, log *slog.Logger) (_ *parts, err error) {
 		Receiver: p.peers.receiver(),
 		Grammars: newGrammars(tok, p.info),
 		Log:      log,
-	}); err != nil {
+	}
+	decides := schedulerConfig(cfg, p.info, p.runner.Info())
+	if world != nil {
+		deps.Peers, decides.Stages = world.Peers(), place.PPSize
+	}
+	if p.scheduler, err = scheduler.New(decides, deps); err != nil {
 		return nil, err
 	}
 	awake.Store(p.scheduler)
 	p.scheduler.Wake()
 	return p, nil
+}
+
+// kvLayout says how a rank's pages lie and what of the model's KV they are.
+func kvLayout(made runner.Info, modelID string) disagg.Layout {
+	l := disagg.Layout{
+		Layers: made.ModelLayers, KVHeads: made.ModelKVHeads, PageSize: made.PageSize, PageBytesPerLayer: made.PageBytesPerLayer,
+		DType: made.DType, ModelID: modelID, WindowTokens: made.WindowTokens,
+	}
+	for _, windowed := range made.ModelWindowed {
+		l.WindowLayers += map[bool]string{false: "0", true: "1"}[windowed]
+	}
+	return l
 }
 
 // describe gives the facts of the rank, checking the configuration against the model.

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/sluice-dev/sluice/engine/disagg"
+	"github.com/sluice-dev/sluice/engine/parallel"
 	"github.com/sluice-dev/sluice/engine/request"
 	"github.com/sluice-dev/sluice/engine/scheduler"
 )
@@ -19,8 +20,9 @@ type peers struct {
 	decode  *disagg.Decode
 }
 
-func openPeers(c DisaggConfig, layout disagg.Layout, pages disagg.Pages, wake func(), log *slog.Logger) (peers, error) {
+func openPeers(c DisaggConfig, place parallel.Place, layout disagg.Layout, pages disagg.Pages, wake func(), log *slog.Logger) (peers, error) {
 	cfg := disagg.Config{
+		Place:            place,
 		Secret:           []byte(c.Secret),
 		BootstrapTimeout: c.BootstrapTimeout,
 		WaitingTimeout:   c.WaitingTimeout,

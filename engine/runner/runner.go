@@ -59,6 +59,7 @@ type Info struct {
 	// WindowTokens is how many tokens a windowed layer of the model looks at, its own included; 0: no layer is windowed.
 	WindowTokens    int
 	Windowed        []bool // by layer of this rank; nil: no layer of the model is windowed
+	ModelWindowed   []bool // by layer of the model; nil: none is windowed
 	MaxWindowTokens int    // capacity of the pool of windowed layers, a multiple of PageSize, the same on all ranks; 0: none
 
 	ContextLength int // tokens
@@ -157,7 +158,7 @@ func (r *Runner) load(cfg Config) error {
 		Device:            r.device.Info(),
 	}
 	if c.Windowed != nil {
-		r.info.WindowTokens, r.info.Windowed = c.SlidingWindow, c.Windowed[fromLayer:toLayer]
+		r.info.WindowTokens, r.info.Windowed, r.info.ModelWindowed = c.SlidingWindow, c.Windowed[fromLayer:toLayer], c.Windowed
 	}
 	pages, err := cfg.capacity(r.info, freeBytes)
 	if err != nil {

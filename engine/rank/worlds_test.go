@@ -1,0 +1,109 @@
+package rank
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-dev/sluice/engine/disagg"
+	"github.com/sluice-dev/sluice/engine/parallel"
+	"github.com/sluice-dev/sluice/engine/request"
+)
+
+// startWorld runs the ranks of a world in this process and gives the leader's client.
+func startWorld(t testing.TB, cfg Config, tp, pp int) Client {
+	t.Helper()
+	worlds, err := parallel.Local(tp, pp)
+	if err != nil {
+		t.Fatal(err)
+	}
+	clients, failures := make([]Client, len(worlds)), make([]error, len(worlds))
+	var group sync.WaitGroup
+	for i, w := range worlds {
+		group.Go(func() {
+			own := cfg
+			if clients[i], failures[i] = startInProcess(waiting(t), own, w); failures[i] != nil {
+				w.Abort(failures[i]) // the others wait for it
+			}
+		})
+	}
+	group.Wait()
+	if err := errors.Join(failures...); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for _, c := range clients {
+			_ = c.Close(waiting(t)) // the first one ends the world, and the others say so
+		}
+		for _, w := range worlds {
+			_ = w.Close()
+		}
+	})
+	return clients[0]
+}
+
+// TestWorldsHandOver compares the greedy answers of prefill and decode worlds of different sizes with those of one rank.
+func TestWorldsHandOver(t *testing.T) {
+	dir := seededModel(t)
+	cfg := testConfig(dir)
+	cfg.PageSize = 8
+	requests := func() (list []*request.Request) {
+		for i, n := range []int{1, 7, 8, 9, 40, 65} {
+			list = append(list, newRequest(fmt.Sprint("n", n), prompt(n), 3+5*i))
+		}
+		return list
+	}
+	unified := startClient(t, startKinds[0], cfg)
+	want := map[string][]int32{}
+	for _, r := range requests() {
+		want[r.RID], _ = answer(t, submit(t, unified, r))
+	}
+	type size struct{ tp, pp int }
+	for _, worlds := range [][2]size{
+		{{1, 1}, {2, 1}}, {{2, 1}, {1, 1}}, {{2, 1}, {2, 1}}, {{1, 2}, {1, 1}}, {{1, 1}, {1, 2}}, {{2, 1}, {1, 2}}, {{4, 1}, {2, 1}},
+	} {
+		prefill, decode := worlds[0], worlds[1]
+		t.Run(fmt.Sprintf("tp%dpp%d-tp%dpp%d", prefill.tp, prefill.pp, decode.tp, decode.pp), func(t *testing.T) {
+			const secret = "for tests"
+			server := httptest.NewServer(disagg.NewBootstrap(disagg.BootstrapConfig{Secret: []byte(secret)}))
+			t.Cleanup(func() {
+				server.Close()
+				http.DefaultTransport.(*http.Transport).CloseIdleConnections()
+			})
+			host, port, err := net.SplitHostPort(server.Listener.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := &pair{t: t, host: host}
+			if p.port, err = strconv.Atoi(port); err != nil {
+				t.Fatal(err)
+			}
+			own := cfg
+			own.Disagg.Mode, own.Disagg.BootstrapURL, own.Disagg.Secret = ModePrefill, server.URL, secret
+			p.prefill = startWorld(t, own, prefill.tp, prefill.pp)
+			own.Disagg.Mode, own.Disagg.BootstrapURL = ModeDecode, ""
+			p.decode = startWorld(t, own, decode.tp, decode.pp)
+			type half struct{ prefill, decode *Stream }
+			halves := map[string]half{}
+			for _, r := range requests() {
+				first, second := p.submit(r)
+				halves[r.RID] = half{first, second}
+			}
+			for rid, h := range halves {
+				if got, finish := answer(t, h.decode); !cmp.Equal(want[rid], got) {
+					t.Errorf("%s: %v (%+v), want %v", rid, got, finish, want[rid])
+				}
+				answer(t, h.prefill)
+			}
+			p.drained(p.prefill)
+			p.drained(p.decode)
+		})
+	}
+}
