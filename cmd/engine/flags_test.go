@@ -39,6 +39,7 @@ func TestServeFlags(t *testing.T) {
 	}
 	want.DrainAccept, want.DrainTimeout = 1500*time.Millisecond, 2*time.Minute
 	want.Rank = rank.Config{
+		TPSize: 2, PPSize: 3,
 		PageSize: 4, MaxTotalTokens: 5, SWAFullTokensRatio: 0.25, ContextLength: 6, MaxRunningRequests: 7, MaxRunningRequestsUnderSLO: 8, MaxQueuedRequests: 9, ChunkedPrefillSize: -1,
 		MaxPrefillTokens: 10, SchedulePolicy: "lpm", ScheduleConservativeness: 0.5, RetractionPolicy: "priority", EnableMixedChunk: true, DisableOverlapSchedule: true,
 		EnableStreamingSession: true, SessionTimeout: 18 * time.Second,
@@ -59,7 +60,7 @@ func TestServeFlags(t *testing.T) {
 		"--threads", "12", "--enable-metrics", "--extra-metric-labels", `{"cluster":"c"}`, "--tokenizer-metrics-custom-labels-header", "x-l",
 		"--tokenizer-metrics-allowed-custom-labels", "team", "shift", "--bucket-time-to-first-token", "0.1", "0.5", "--bucket-inter-token-latency=0.2",
 		"--bucket-e2e-request-latency", "1,2", "--prompt-tokens-buckets", "tse", "1000", "2", "8", "--generation-tokens-buckets", "custom 5 50",
-		"--decode-log-interval", "13", "--enable-cache-report", "--dp-size", "2", "--load-balance-method", "shortest_queue", "--load-balance-method", "total_tokens", "--log-requests", "--log-requests-level", "3", "--log-level", "debug", "--disaggregation-mode", "prefill", "--disaggregation-bootstrap-port", "3",
+		"--decode-log-interval", "13", "--enable-cache-report", "--dp-size", "2", "--tp-size", "2", "--pp-size", "3", "--load-balance-method", "shortest_queue", "--load-balance-method", "total_tokens", "--log-requests", "--log-requests-level", "3", "--log-level", "debug", "--disaggregation-mode", "prefill", "--disaggregation-bootstrap-port", "3",
 		"--disaggregation-host", "h", "--disaggregation-secret-file", "f", "--drain-accept", "1.5", "--drain-timeout", "2m")
 	if err != nil {
 		t.Fatal(err)
@@ -82,7 +83,7 @@ func TestRefusedFlags(t *testing.T) {
 		{"--bucket-e2e-request-latency", "fast", `"fast" is not a number`},
 		{"--prompt-tokens-buckets", "linear", "is not known"},
 		{"--port", "http", "invalid syntax"},
-		{"--tp-size", "2", "unknown flag: --tp-size"},
+		{"--ep-size", "2", "unknown flag: --ep-size"},
 		{"--schedule-policy", "lof", "use fcfs or lpm"},
 		{"--retraction-policy", "age", "use length or priority"},
 		{"--default-priority-value", "high", "give a whole number"},

@@ -43,8 +43,11 @@ SIGTERM drains: health checks fail at once, requests are taken for --drain-accep
 	return c
 }
 
-// startRank starts the rank as a process of its own: this binary again.
+// startRank starts the rank, or the ranks of a world, as processes of their own: this binary again.
 func startRank(ctx context.Context, cfg rank.Config) (rank.Client, error) {
+	if cfg.TPSize > 1 || cfg.PPSize > 1 {
+		return rank.StartWorld(ctx, cfg)
+	}
 	return rank.Start(ctx, cfg)
 }
 
@@ -73,10 +76,13 @@ func serveFlags(f *pflag.FlagSet, cfg *server.Config, secretFile *string) {
 	f.Uint64Var(&r.Seed, "random-seed", 0, "seed of the seeds of requests that bring none (default: a random one)")
 	f.IntVar(&r.Threads, "threads", 0, "threads that compute (default: one for each CPU)")
 
+	f.IntVar(&r.TPSize, "tp-size", r.TPSize, "ranks that share each layer of the model")
+	f.IntVar(&r.PPSize, "pp-size", r.PPSize, "stages that the layers of the model are divided into")
 	f.IntVar(&cfg.DPSize, "dp-size", cfg.DPSize, "replicas of the model behind this API, each with its own rank")
 	f.Var(oneOf(&cfg.LoadBalanceMethod, dp.Methods()...), "load-balance-method", "which replica takes a request: "+strings.Join(dp.Methods(), ", "))
 
 	f.BoolVar(&cfg.EnableMetrics, "enable-metrics", false, "serve /metrics")
+	f.BoolVar(&r.Metrics.AllRanks, "enable-metrics-for-all-schedulers", false, "every rank of a stage writes metrics, not the first alone")
 	f.Var((*labelMap)(&cfg.ExtraMetricLabels), "extra-metric-labels", `labels on every family, as JSON: {"cluster":"a"}`)
 	f.StringVar(&cfg.CustomLabelsHeader, "tokenizer-metrics-custom-labels-header", cfg.CustomLabelsHeader, "header with a request's own labels, as JSON")
 	f.Var(list(&cfg.AllowedCustomLabels), "tokenizer-metrics-allowed-custom-labels", "keys that the header may set")

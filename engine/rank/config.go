@@ -32,7 +32,12 @@ func (m Mode) EngineType() string {
 // Config is everything a rank process needs. It travels as JSON on the child's standard input. Zero values mean the
 // default that the comment names; Validate fills them in.
 type Config struct {
-	Rank int `json:"rank"` // of the replica, now always 0
+	Rank int `json:"rank"` // of the world, 0 <= Rank < TPSize*PPSize
+
+	TPSize int `json:"tpSize,omitempty"` // ranks that share each layer; 0: 1
+	PPSize int `json:"ppSize,omitempty"` // stages that the layers are divided into; 0: 1
+	// MeetingDir is the private folder where the ranks of a world meet. StartWorld sets it.
+	MeetingDir string `json:"meetingDir,omitempty"`
 
 	// DPRank is which of the DP ranks behind one API process this is; nil: there is one. DPSize is how many there are: those
 	// of one machine share its processors and memory; 0: 1.
@@ -108,9 +113,10 @@ type PriorityConfig struct {
 
 // MetricsConfig says whether and where a rank writes its metrics.
 type MetricsConfig struct {
-	Enabled bool              `json:"enabled"`
-	Dir     string            `json:"dir"`    // of the store shared with the API process
-	Labels  map[string]string `json:"labels"` // extra labels, on every family
+	Enabled  bool              `json:"enabled"`
+	AllRanks bool              `json:"allRanks"` // also the ranks that only do as the first of their stage does
+	Dir      string            `json:"dir"`      // of the store shared with the API process
+	Labels   map[string]string `json:"labels"`   // extra labels, on every family
 }
 
 // DisaggConfig is the prefill-decode part.
@@ -147,8 +153,8 @@ func (c Config) Validate() (Config, error) {
 	if c.ModelDir == "" {
 		refuse("model directory is empty: name the directory that holds config.json")
 	}
-	if c.Rank != 0 {
-		refuse("rank is %d: a replica has one rank, 0", c.Rank)
+	if n := c.worldSize(); c.Rank < 0 || c.Rank >= n {
+		refuse("rank is %d: want 0 to %d in a world of %d", c.Rank, n-1, n)
 	}
 	positive := func(field string, v *int, def int) {
 		if *v < 0 {
@@ -311,6 +317,9 @@ type Info struct {
 // MaxPromptTokens is the longest prompt that can ever be served: one token of answer must fit too.
 func (i Info) MaxPromptTokens() int { return min(i.ContextLength, i.MaxTotalNumTokens) - 1 }
 
+// worldSize is the number of ranks that hold the model together.
+func (c Config) worldSize() int { return max(1, c.TPSize) * max(1, c.PPSize) }
+
 // name is what messages and files call this rank.
 func (c Config) name() string {
 	if c.DPRank == nil {
@@ -324,7 +333,7 @@ func (c Config) threads() int {
 	if c.Threads > 0 || c.DPSize < 2 {
 		return c.Threads
 	}
-	return max(1, runtime.GOMAXPROCS(0)/c.DPSize)
+	return max(1, runtime.GOMAXPROCS(0)/(c.DPSize*c.worldSize()))
 }
 
 // memFraction is the part of the free memory that weights and KV may take; 0: the runner's default.

@@ -32,7 +32,7 @@ func TestValidate(t *testing.T) {
 			want: func(c *Config) { c.Disagg.ListenHost, c.Disagg.AdvertiseHost = "10.0.0.1", "10.0.0.1" }},
 		{name: "no chunks", reason: "-1 stays", change: func(c *Config) { c.ChunkedPrefillSize = -1 }, want: func(c *Config) { c.ChunkedPrefillSize = -1 }},
 		{name: "model", reason: "there is no default", change: func(c *Config) { c.ModelDir = "" }, err: "model directory is empty"},
-		{name: "rank", reason: "one rank now", change: func(c *Config) { c.Rank = 1 }, err: "rank is 1: a replica has one rank, 0"},
+		{name: "rank", reason: "of another world", change: func(c *Config) { c.Rank, c.TPSize, c.PPSize = 6, 2, 3 }, err: "rank is 6: want 0 to 5 in a world of 6"},
 		{name: "running", reason: "negative", change: func(c *Config) { c.MaxRunningRequests = -1 }, err: "maximum of running requests is -1: give a positive number, or 0 for 256"},
 		{name: "chunk", reason: "-2 means nothing", change: func(c *Config) { c.ChunkedPrefillSize = -2 }, err: "chunked prefill size is -2"},
 		{name: "tokens", reason: "less than a page", change: func(c *Config) { c.MaxTotalTokens = 5 }, err: "maximum of total tokens is 5: give at least one page of 16 tokens"},

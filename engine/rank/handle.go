@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -273,6 +275,16 @@ func (h *handle) beginClose() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.closing = true
+}
+
+// fail tells all requests that live that they are lost.
+func (h *handle) fail(err error) {
+	h.mu.Lock()
+	streams := slices.Collect(maps.Values(h.streams))
+	h.mu.Unlock()
+	for _, s := range streams {
+		s.Fail(err)
+	}
 }
 
 // end is called once, when the rank is gone: the last outputs are read, streams without a Finish fail, and Done is

@@ -61,7 +61,14 @@ func child(ctx context.Context, in io.Reader, out io.Writer, link *os.File) erro
 		_, _ = io.Copy(io.Discard, lines) // any end of the pipe is the parent's
 		cancel()
 	}()
-	return run(ctx, cfg, nil, newLogger(cfg, os.Stderr), func() (net.Listener, error) { return listenLink(link) }, func() {
+	world, err := join(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	if world != nil {
+		defer world.Close() // what it could not give back goes with the process
+	}
+	return run(ctx, cfg, world, newLogger(cfg, os.Stderr), func() (net.Listener, error) { return listenLink(link) }, func() {
 		_ = json.NewEncoder(out).Encode(hello{Serving: true}) // a parent that is gone ends ctx
 	})
 }

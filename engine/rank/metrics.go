@@ -19,7 +19,8 @@ func (s store) close() error              { return s.file.Close() }
 
 // openMetrics opens the store that cfg names, or one that forgets when metrics are off.
 func openMetrics(cfg Config, clock ledger.Clock) (metricsStore, error) {
-	if !cfg.Metrics.Enabled {
+	tpRank, ppRank := cfg.Rank%max(1, cfg.TPSize), cfg.Rank/max(1, cfg.TPSize)
+	if !cfg.Metrics.Enabled || tpRank > 0 && !cfg.Metrics.AllRanks {
 		return noMetrics{}, nil
 	}
 	name := fmt.Sprintf("rank-%d", cfg.Rank)
@@ -31,6 +32,7 @@ func openMetrics(cfg Config, clock ledger.Clock) (metricsStore, error) {
 		return nil, fmt.Errorf("open the metrics of %s: %w", cfg.name(), err)
 	}
 	return store{file: file, to: metrics.NewScheduler(file, metrics.RankLabels{
-		ModelName: cfg.ServedModelName, EngineType: cfg.Disagg.Mode.EngineType(), Priority: cfg.Priority.Enabled, DPRank: cfg.DPRank, Extra: cfg.Metrics.Labels,
+		ModelName: cfg.ServedModelName, EngineType: cfg.Disagg.Mode.EngineType(), Priority: cfg.Priority.Enabled, TPRank: tpRank, PPRank: ppRank,
+		DPRank: cfg.DPRank, Extra: cfg.Metrics.Labels,
 	}, clock)}, nil
 }

@@ -91,7 +91,7 @@ func start(ctx context.Context, cfg Config, cmd *exec.Cmd, stderr io.Writer) (p 
 	}
 	go func() {
 		<-c.exited
-		p.end(fmt.Errorf("%s (pid %d) ended: %w", p.name, c.cmd.Process.Pid, c.cause()))
+		p.end(p.fate())
 	}()
 	return p, nil
 }
@@ -205,6 +205,17 @@ func (c *osChild) signal() {
 func (c *osChild) kill() {
 	c.signal()
 	<-c.exited
+}
+
+// killed reports whether a signal ended the process. It is valid once exited is closed.
+func (p *Process) killed() bool {
+	var failed *exec.ExitError
+	return errors.As(p.child.err, &failed) && failed.ProcessState.Sys().(syscall.WaitStatus).Signaled()
+}
+
+// fate says how the process ended. It is valid once exited is closed.
+func (p *Process) fate() error {
+	return fmt.Errorf("%s (pid %d) ended: %w", p.name, p.PID(), p.child.cause())
 }
 
 // PID is the process's id.

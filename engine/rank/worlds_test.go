@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-dev/sluice/engine/request"
 )
 
-// startWorld runs the ranks of a world in this process and gives the leader's client.
-func startWorld(t testing.TB, cfg Config, tp, pp int) Client {
+// localWorld runs the ranks of a world in this process and gives the leader's client.
+func localWorld(t testing.TB, cfg Config, tp, pp int) Client {
 	t.Helper()
 	worlds, err := parallel.Local(tp, pp)
 	if err != nil {
@@ -87,9 +87,9 @@ func TestWorldsHandOver(t *testing.T) {
 			}
 			own := cfg
 			own.Disagg.Mode, own.Disagg.BootstrapURL, own.Disagg.Secret = ModePrefill, server.URL, secret
-			p.prefill = startWorld(t, own, prefill.tp, prefill.pp)
+			p.prefill = localWorld(t, own, prefill.tp, prefill.pp)
 			own.Disagg.Mode, own.Disagg.BootstrapURL = ModeDecode, ""
-			p.decode = startWorld(t, own, decode.tp, decode.pp)
+			p.decode = localWorld(t, own, decode.tp, decode.pp)
 			type half struct{ prefill, decode *Stream }
 			halves := map[string]half{}
 			for _, r := range requests() {

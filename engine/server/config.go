@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-dev/sluice/engine/dp"
 	"github.com/sluice-dev/sluice/engine/metrics"
+	"github.com/sluice-dev/sluice/engine/parallel"
 	"github.com/sluice-dev/sluice/engine/rank"
 )
 
@@ -64,7 +65,7 @@ func Default() Config {
 		Host: "127.0.0.1", Port: 30000, CustomLabelsHeader: "x-custom-labels", LogRequestsLevel: 2, MaxBodyBytes: 8 << 20,
 		ClientTimeout: 2 * time.Minute, HealthTimeout: 20 * time.Second, HealthGenerates: true, DrainAccept: 2 * time.Second, DrainTimeout: 60 * time.Second,
 		BootstrapPort: 8998, ProfilerDir: "/tmp", DPSize: 1, LoadBalanceMethod: string(dp.Auto),
-		Rank: rank.Config{
+		Rank: rank.Config{TPSize: 1, PPSize: 1,
 			PageSize: 16, SWAFullTokensRatio: 0.8, MaxRunningRequests: 256, ChunkedPrefillSize: 2048, MaxPrefillTokens: 16384, DecodeLogInterval: 40, LogLevel: "info",
 			Cache: rank.CacheConfig{EvictionPolicy: "lru"}, SchedulePolicy: "fcfs", ScheduleConservativeness: 1, RetractionPolicy: "length", Priority: rank.PriorityConfig{PreemptionThreshold: 10},
 		},
@@ -118,6 +119,10 @@ func (c Config) Validate() (Config, error) {
 	c.checkRankNumbers(refuse)
 	c.checkDisaggregation(refuse)
 	c.checkDataParallel(refuse)
+	c.Rank.TPSize, c.Rank.PPSize = max(c.Rank.TPSize, 1), max(c.Rank.PPSize, 1) // 0: 1
+	if _, err := parallel.At(0, c.Rank.TPSize, c.Rank.PPSize); err != nil {
+		faults = append(faults, err)
+	}
 	if err := errors.Join(faults...); err != nil {
 		return Config{}, err
 	}

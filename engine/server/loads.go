@@ -47,7 +47,7 @@ func (s *Server) loads(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	body := loads.Response{
-		Timestamp: s.wallTime(s.clock.Now()), Version: version.Version, Accelerator: e.accelerator(), NumAccelerators: s.dataRanks(), Loads: []loads.Load{},
+		Timestamp: s.wallTime(s.clock.Now()), Version: version.Version, Accelerator: e.accelerator(), NumAccelerators: s.dataRanks() * s.cfg.Rank.TPSize * s.cfg.Rank.PPSize, Loads: []loads.Load{},
 	}
 	for _, load := range list {
 		if wanted == "" || wanted == strconv.Itoa(load.DPRank) {

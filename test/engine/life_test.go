@@ -152,7 +152,7 @@ func TestRefusedStarts(t *testing.T) {
 		flags []string
 		want  string
 	}{
-		{"unknown flag", []string{"--tp-size", "2"}, "unknown flag: --tp-size"},
+		{"unknown flag", []string{"--ep-size", "2"}, "unknown flag: --ep-size"},
 		{"port in use", []string{"--port", port}, "(--host and --port)"},
 		{"no such model", []string{"--model-path", "/nowhere"}, "load the tokenizer of --model-path /nowhere"},
 		{"no weights", []string{"--model-path", broken}, "model.safetensors"},

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -243,8 +244,11 @@ func (r *replica) load() loads.Load {
 func (r *replica) idle() {
 	r.t.Helper()
 	r.wait("nothing runs and no KV is held", func() bool {
-		l := r.load()
-		return l.NumRunningReqs == 0 && l.NumWaitingReqs == 0 && l.NumUsedTokens == 0
+		var answer loads.Response
+		r.get("/v1/loads?include=all", &answer)
+		return !slices.ContainsFunc(answer.Loads, func(l loads.Load) bool {
+			return l.NumRunningReqs > 0 || l.NumWaitingReqs > 0 || l.NumUsedTokens > 0
+		})
 	})
 }
 
