@@ -48,6 +48,13 @@ race: need-go ## The same with the race detector
 	@$(TOOL) build etcd kube-apiserver
 	$(GO) test -race ./...
 
+# How long make soak runs.
+SOAK ?= 10m
+
+.PHONY: soak
+soak: need-go ## Run an engine under everything that clients and operators do to it, for SOAK (10m)
+	SLUICE_SOAK=$(SOAK) $(GO) test -count=1 -v -timeout 60m ./test/soak
+
 .PHONY: e2e
 e2e: need-go ## End-to-end tests on the dev cluster, or on the cluster of KUBECONFIG
 	$(GO) test -count=1 -v -tags e2e -timeout $(E2E_TIMEOUT) ./test/e2e/...

@@ -21,7 +21,7 @@ const (
 
 // reported is what the last report said, as far as it decides whether an idle one is due.
 type reported struct {
-	grammar, running, queued, bootstrap, inflight, prealloc, transfer, held, used int
+	grammar, running, queued, bootstrap, inflight, prealloc, transfer, held, used, evictable int
 
 	generating bool // the throughput was not 0
 }
@@ -105,7 +105,7 @@ func summarize(snap report.Snapshot) reported {
 		grammar: snap.NumGrammarQueueReqs, running: snap.NumRunningReqs.Total, queued: snap.NumQueueReqs.Total,
 		bootstrap: snap.NumPrefillBootstrapQueueReqs.Total, inflight: snap.NumPrefillInflightQueueReqs.Total,
 		prealloc: snap.NumDecodePreallocQueueReqs.Total, transfer: snap.NumDecodeTransferQueueReqs.Total,
-		held: snap.NumDecodeDeferredKVReleaseReqs, used: snap.NumUsedTokens, generating: snap.GenThroughput != 0,
+		held: snap.NumDecodeDeferredKVReleaseReqs, used: snap.NumUsedTokens, evictable: snap.KVEvictableTokens, generating: snap.GenThroughput != 0,
 	}
 }
 

@@ -41,7 +41,7 @@ func (p *Programs) NewEngine(t testing.TB, mode string, env []string, args ...st
 	e := &Engine{
 		Port: ports[0], Bootstrap: ports[1], URL: fmt.Sprintf("http://127.0.0.1:%d", ports[0]), programs: p,
 		env:  append([]string{"SLUICE_PD_SECRET=" + Secret}, env...),
-		args: []string{"serve", "--served-model-name", "m", "--port", strconv.Itoa(ports[0]), "--threads", "1", "--enable-metrics"},
+		args: []string{"serve", "--served-model-name", "m", "--port", strconv.Itoa(ports[0]), "--threads", "1", "--enable-metrics", "--log-level", "warn"},
 	}
 	switch mode {
 	case "":

@@ -175,10 +175,14 @@ func (c *client) stream(leaveAfter int) {
 		case event == "[DONE]":
 			done = true
 		case strings.HasPrefix(event, `{"error"`):
-			if !strings.Contains(event, "aborted") && !strings.Contains(event, "priority") {
+			switch {
+			case strings.Contains(event, "aborted"):
+				c.count("aborted")
+			case strings.Contains(event, "queue is full"): // the second of two sequences, when the first had begun
+				c.count("refused")
+			default:
 				c.t.Errorf("a stream ended with %s", event)
 			}
-			c.count("aborted")
 			return
 		}
 		if leaveAfter > 0 && pieces >= leaveAfter {

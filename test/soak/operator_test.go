@@ -12,7 +12,8 @@ import (
 // operator does what is done to an engine that is in use.
 type operator struct {
 	*world
-	rng *rand.Rand
+	rng    *rand.Rand
+	pauses int
 }
 
 // pauseModes are tried in turn.
@@ -21,13 +22,14 @@ var pauseModes = []string{"retract", "in_place", "abort"}
 // act waits for a moment and does one thing.
 func (o *operator) act(ctx context.Context) {
 	select {
-	case <-time.After(time.Duration(300+o.rng.IntN(700)) * time.Millisecond):
+	case <-time.After(time.Duration(100+o.rng.IntN(500)) * time.Millisecond):
 	case <-ctx.Done():
 		return
 	}
 	switch o.rng.IntN(3) {
 	case 0:
-		o.pause(pauseModes[o.rng.IntN(len(pauseModes))])
+		o.pause(pauseModes[o.pauses%len(pauseModes)])
+		o.pauses++
 	case 1:
 		o.flush()
 	default:

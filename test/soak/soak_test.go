@@ -64,13 +64,13 @@ func TestSoak(t *testing.T) {
 		name string
 		args []string
 	}{
-		{"one rank", []string{"--enable-streaming-session"}},
-		{"two ranks, small pages", []string{"--tp-size", "2", "--page-size", "4"}},
+		{"one rank", []string{"--enable-streaming-session", "--max-running-requests", "8", "--max-queued-requests", "6"}},
+		{"two DP ranks, small pages", []string{"--dp-size", "2", "--page-size", "4", "--max-running-requests", "4", "--max-queued-requests", "2"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			e := programs.StartEngine(t, "", nil, append([]string{
-				"--model-path", tiny, "--max-total-tokens", "1536", "--max-running-requests", "8", "--max-queued-requests", "12",
+				"--model-path", tiny, "--max-total-tokens", "1536",
 				"--chunked-prefill-size", "64", "--enable-priority-scheduling", "--log-level", "warn",
 			}, tt.args...)...)
 			w := newWorld(t, e, seed, length)

@@ -3,9 +3,9 @@ package soak
 import (
 	"bufio"
 	"context"
-	"io"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/sluice-dev/sluice/test/harness"
 )
 
@@ -80,9 +81,12 @@ func (w *world) settle() {
 		w.t.Errorf("continue: %v", err)
 	}
 	w.engine.Idle(w.t)
-	if err := harness.Post(w.t.Context(), w.engine.URL+"/flush_cache?timeout=10", map[string]any{}, nil); err != nil && !strings.Contains(err.Error(), "invalid character") {
+	if err := harness.Post(w.t.Context(), w.engine.URL+"/flush_cache?timeout=10", map[string]any{}, nil); err != nil {
 		w.t.Errorf("flush: %v", err)
+		return
 	}
+	w.count("flushed")
+	harness.Eventually(w.t, "the flush is in the metrics", func() bool { return slices.Max(w.metric("sglang:kv_evictable_tokens")) == 0 })
 }
 
 // footprint is what an engine takes besides memory.
@@ -100,7 +104,7 @@ func (w *world) footprint() footprint {
 		f.files["rank "+strconv.Itoa(i)] = harness.OpenFiles(w.t, child)
 		f.processes++
 	}
-	f.goroutines = int(w.metric("go_goroutines"))
+	f.goroutines = int(w.metric("go_goroutines")[0])
 	return f
 }
 
@@ -124,12 +128,11 @@ func (w *world) compare(before footprint) {
 		}
 		return !grown
 	})
-	capacity := w.metric("sglang:max_total_num_tokens")
-	if available := w.metric("sglang:kv_available_tokens"); available != capacity || capacity == 0 {
-		w.t.Errorf("%g of %g tokens are available after the flush", available, capacity)
+	if diff := cmp.Diff(w.metric("sglang:max_total_num_tokens"), w.metric("sglang:kv_available_tokens")); diff != "" {
+		w.t.Errorf("not all tokens are available after the flush (-capacity +available):\n%s", diff)
 	}
 	for _, name := range []string{"sglang:kv_used_tokens", "sglang:kv_evictable_tokens", "sglang:num_used_tokens", "sglang:num_running_reqs", "sglang:num_queue_reqs"} {
-		if v := w.metric(name); v != 0 {
+		if v := slices.Max(w.metric(name)); v != 0 {
 			w.t.Errorf("%s is %g after the end, want 0", name, v)
 		}
 	}
@@ -144,8 +147,8 @@ func (w *world) last(before, now footprint) {
 	}
 }
 
-// metric reads one sample of /metrics: the first of its name, which is the total where there are priorities.
-func (w *world) metric(name string) float64 {
+// metric reads all samples of a family, at least one.
+func (w *world) metric(name string) (values []float64) {
 	w.t.Helper()
 	answer, err := http.Get(w.engine.URL + "/metrics")
 	if err != nil {
@@ -164,9 +167,10 @@ func (w *world) metric(name string) float64 {
 		if err != nil {
 			w.t.Fatalf("%s: %v", line, err)
 		}
-		_, _ = io.Copy(io.Discard, answer.Body)
-		return v
+		values = append(values, v)
 	}
-	w.t.Fatalf("/metrics has no %s", name)
-	return 0
+	if err := lines.Err(); err != nil || len(values) == 0 {
+		w.t.Fatalf("/metrics has %d samples of %s: %v", len(values), name, err)
+	}
+	return values
 }
