@@ -159,6 +159,9 @@ func (a *automaton) state(canEnd bool) *state {
 	if len(a.found) == 0 && !canEnd {
 		return a.none
 	}
+	if a.nfa.counts && len(a.found) > 1 {
+		a.found = dropCovered(a.nfa, a.found)
+	}
 	slices.SortFunc(a.found, func(x, y configuration) int {
 		switch {
 		case x.node != y.node:

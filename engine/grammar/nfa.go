@@ -46,6 +46,7 @@ type nfa struct {
 	start []int32 // [rules]; rule 0 is the whole text
 	first [][256]bool
 
+	counts  bool       // some node has a loop
 	class   [256]uint8 // bytes that no edge tells apart have the same class
 	classes int
 	sample  []byte // [classes]: a byte of each
@@ -202,6 +203,7 @@ func (b *builder) finish() *nfa {
 		for j := range n.calls {
 			n.calls[j].ret = visit(n.calls[j].ret)
 		}
+		out.counts = out.counts || n.loop != nil
 		out.nodes = append(out.nodes, n)
 	}
 	out.setFirst()

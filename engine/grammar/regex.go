@@ -38,7 +38,7 @@ func parseRegex(source, where string) (*syntax.Regexp, error) {
 	at := max(strings.Index(source, e.Expr), 0)
 	switch e.Code {
 	case syntax.ErrInvalidRepeatSize:
-		return nil, &UnsupportedError{fmt.Sprintf("the repeat %s, of more than 1000 times or the wrong way round,", e.Expr), position(at)}
+		return nil, &UnsupportedError{fmt.Sprintf("the repeat %s, of more than 1000 times together with those inside it, or the wrong way round,", e.Expr), position(at)}
 	case syntax.ErrLarge, syntax.ErrNestingDepth:
 		return nil, &InvalidError{e.Code.String(), position(at)}
 	}
