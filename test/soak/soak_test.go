@@ -66,6 +66,7 @@ func TestSoak(t *testing.T) {
 	}{
 		{"one rank", []string{"--enable-streaming-session", "--max-running-requests", "8", "--max-queued-requests", "6"}},
 		{"two DP ranks, small pages", []string{"--dp-size", "2", "--page-size", "4", "--max-running-requests", "4", "--max-queued-requests", "2"}},
+		{"two TP ranks", []string{"--tp-size", "2", "--max-running-requests", "8", "--max-queued-requests", "4"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
