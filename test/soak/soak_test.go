@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-dev/sluice/test/harness"
 )
 
-// defaultDuration is what `make test` gives it; `make soak` sets SLUICE_SOAK to more.
-const defaultDuration = time.Minute
+// defaultDuration is how long each engine runs in `make test`, two at a time; `make soak` sets SLUICE_SOAK to more.
+const defaultDuration = 30 * time.Second
 
 var (
 	programs *harness.Programs
