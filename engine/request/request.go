@@ -43,7 +43,7 @@ const FakeBootstrapHost = "2.2.2.2"
 // Sampling says how the next token is picked and when to stop.
 type Sampling struct {
 	MaxNewTokens int     // > 0 once validated
-	MinNewTokens int     // stop tokens and stop strings are ignored before
+	MinNewTokens int     // end and stop tokens are not sampled before, stop strings ignored
 	Temperature  float32 // 0 is greedy
 	TopP         float32 // (0, 1]
 	TopK         int     // 0 or -1: all
@@ -52,7 +52,7 @@ type Sampling struct {
 
 	FrequencyPenalty  float32     // [-2, 2], subtracted once per occurrence in the answer
 	PresencePenalty   float32     // [-2, 2], subtracted once when the token is in the answer
-	RepetitionPenalty float32     // > 0; 1, or 0 for a field that was not set: none
+	RepetitionPenalty float32     // > 0, of tokens in the answer; 1, or 0 for a field that was not set: none
 	LogitBias         []TokenBias // by ascending token, each once
 
 	Stop         []string // stop strings, cut from the text by the API process

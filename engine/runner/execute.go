@@ -146,6 +146,7 @@ func (r *Runner) sample(rows []scheduler.Row, logits gpu.Tensor) ([]scheduler.Sa
 func (r *Runner) input(row scheduler.Row) sampling.Input {
 	in := sampling.Input{
 		Params: row.Params, Seed: row.Seed, Index: row.Index, History: row.History, PromptTokens: row.PromptTokens, Mask: row.Mask,
+		Forbidden: row.Forbidden,
 	}
 	if row.Future && sampling.UsesHistory(row.Params) {
 		r.history = append(append(r.history[:0], row.History...), row.Tokens...)

@@ -18,11 +18,14 @@ type Input struct {
 
 	// Mask has a bit for each token that may come, bit t%64 of word t/64; nil: all may. [ceil(vocab/64)]
 	Mask []uint64
+
+	// Forbidden are tokens that may not come, unless nothing else may.
+	Forbidden []int32
 }
 
 // adjusts reports whether the logits are changed before a token is picked.
 func (in Input) adjusts() bool {
-	return in.Mask != nil || len(in.Params.LogitBias) > 0 || UsesHistory(in.Params)
+	return in.Mask != nil || len(in.Forbidden) > 0 || len(in.Params.LogitBias) > 0 || UsesHistory(in.Params)
 }
 
 // UsesHistory reports whether tokens depend on those before them through penalties.
@@ -30,51 +33,100 @@ func UsesHistory(p *request.Sampling) bool {
 	return p.FrequencyPenalty != 0 || p.PresencePenalty != 0 || p.RepetitionPenalty > 0 && p.RepetitionPenalty != 1
 }
 
-func (in Input) repeats() bool {
-	return in.Params.RepetitionPenalty > 0 && in.Params.RepetitionPenalty != 1
-}
-
-// adjust gives the logits that a token is picked by: logits itself, or the sampler's copy with, in this order,
+// adjust gives the logits that a token is picked by: logits itself, or the sampler's copy with, in this order, which is
+// SGLang's,
 //
-//	the repetition penalty r of each token in prompt or answer: positive logits / r, others * r
 //	the frequency penalty for each time that a token is in the answer, and the presence penalty once, subtracted
+//	the repetition penalty r of each token in the answer: positive logits / r, others * r
 //	the biases, added
-//	all tokens that the mask does not have, negative infinity
+//	all tokens that the mask does not have, and the forbidden ones, negative infinity
+//
+// The prompt's tokens are not penalised. No finite logit becomes infinite but by the last rule.
 func (s *Sampler) adjust(logits []float32, in Input) []float32 {
 	if !in.adjusts() {
 		return logits
 	}
 	s.adjusted = append(s.adjusted[:0], logits...)
 	out, p := s.adjusted, in.Params
-	if in.repeats() {
-		s.count(in.History, len(logits))
-		for _, token := range s.seen {
-			if out[token] > 0 {
-				out[token] /= p.RepetitionPenalty
-			} else {
-				out[token] *= p.RepetitionPenalty
-			}
-		}
-	}
-	if p.FrequencyPenalty != 0 || p.PresencePenalty != 0 {
+	if UsesHistory(p) {
 		s.count(in.History[in.PromptTokens:], len(logits))
 		for _, token := range s.seen {
-			out[token] -= p.FrequencyPenalty*float32(s.counts[token]) + p.PresencePenalty
+			out[token] = clamp(out[token], penalise(out[token], s.counts[token], p))
 		}
 	}
 	for _, bias := range p.LogitBias {
 		if int(bias.Token) < len(out) {
-			out[bias.Token] += bias.Bias
+			out[bias.Token] = clamp(out[bias.Token], out[bias.Token]+bias.Bias)
 		}
 	}
 	if in.Mask != nil {
-		for t := range out {
-			if in.Mask[t/64]>>(t%64)&1 == 0 {
-				out[t] = float32(math.Inf(-1))
+		cut(out, in.Mask)
+	}
+	if len(in.Forbidden) > 0 {
+		s.forbid(out, in.Forbidden)
+	}
+	return out
+}
+
+// penalise gives the logit of a token that is count times in the answer, count >= 1.
+func penalise(logit float32, count int32, p *request.Sampling) float32 {
+	logit -= p.FrequencyPenalty*float32(count) + p.PresencePenalty
+	switch r := p.RepetitionPenalty; {
+	case r <= 0 || r == 1:
+		return logit
+	case logit > 0:
+		return logit / r
+	default:
+		return logit * r
+	}
+}
+
+// clamp gives after, or the finite number next to it when only before was finite.
+func clamp(before, after float32) float32 {
+	if math.IsInf(float64(before), 0) {
+		return before
+	}
+	return max(-math.MaxFloat32, min(math.MaxFloat32, after))
+}
+
+var negativeInfinity = float32(math.Inf(-1))
+
+// cut leaves the tokens of a mask.
+func cut(out []float32, mask []uint64) {
+	for from := 0; from < len(out); from += 64 {
+		word := mask[from/64]
+		if word == math.MaxUint64 {
+			continue
+		}
+		for i := range out[from:min(from+64, len(out))] {
+			if word>>i&1 == 0 {
+				out[from+i] = negativeInfinity
 			}
 		}
 	}
-	return out
+}
+
+// forbid cuts tokens, unless these are all that are left.
+func (s *Sampler) forbid(out []float32, tokens []int32) {
+	s.spared = s.spared[:0]
+	for _, token := range tokens {
+		if token < 0 || int(token) >= len(out) {
+			s.spared = append(s.spared, 0)
+			continue
+		}
+		s.spared = append(s.spared, out[token])
+		out[token] = negativeInfinity
+	}
+	for _, logit := range out {
+		if logit != negativeInfinity {
+			return
+		}
+	}
+	for i := len(tokens) - 1; i >= 0; i-- { // backwards: the first of equal ones has the logit
+		if token := tokens[i]; token >= 0 && int(token) < len(out) {
+			out[token] = s.spared[i]
+		}
+	}
 }
 
 // count sets counts of tokens, and seen to those of at least one, in the order in which they first come.

@@ -20,7 +20,8 @@ type Sampler struct {
 	adjusted []float32 // [vocab]
 	counts   []int32   // [vocab]: 0 but for the tokens of seen
 	seen     []int32
-	ranked   []int32 // of likeliest
+	spared   []float32 // of forbid
+	ranked   []int32   // of likeliest
 
 	// The distribution of the last call: the logprob of token t is (logits[t]-top)/temperature - logTotal.
 	logits      []float32 // [vocab], the caller's or adjusted

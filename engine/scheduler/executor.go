@@ -15,7 +15,7 @@ type Row struct {
 	Window []int32           // page table in the pool of sliding-window layers, as long as Pages; -1 where a page was freed; nil without such layers
 	Sample bool              // sample the token after the last one
 	Params *request.Sampling // how to sample; never nil
-	Seed   uint64            // resolved seed: a sampled token is a function of (logits, History, Mask, Params, Seed, Index) alone, whatever else is in the batch
+	Seed   uint64            // resolved seed: a sampled token is a function of (logits, History, Mask, Forbidden, Params, Seed, Index) alone, whatever else is in the batch
 	Index  int               // number of tokens generated before the sampled one
 
 	// Future says that the row computes one token, the one that row PreviousRow of the Execute before sampled.
@@ -29,6 +29,8 @@ type Row struct {
 
 	// Mask has a bit for each token that may be sampled, bit t%64 of word t/64; nil: all may. [ceil(vocab/64)]
 	Mask []uint64
+	// Forbidden are tokens that are not sampled unless nothing else may be: those that would end the answer too early.
+	Forbidden []int32
 
 	// Logprobs says what to tell about the sampled token and about the prompt's tokens at positions
 	// [max(PromptFrom, Start+1), min(Start+n, PromptTokens-1)], whose logits come from the tokens before them. Nil: nothing.

@@ -143,6 +143,9 @@ func (s *Scheduler) launch(b batch) {
 		}
 		if i.sample {
 			row.Mask = q.mask
+			if row.Index < q.req.Sampling.MinNewTokens {
+				row.Forbidden = s.enders(q)
+			}
 		}
 		if s.windowed() {
 			from := len(st.windows) // a copy: the window slides while the step is under way

@@ -59,6 +59,7 @@ type sequence struct {
 
 	compilation *compilation // in compiling
 	matcher     Matcher      // has accepted the answer; nil without a grammar
+	enders      []int32      // see Scheduler.enders; nil until it is asked for
 	mask        []uint64     // which tokens may follow; not changed while a step in flight has q
 
 	since   int64 // unpaused time at which it entered the waiting queue for the last time

@@ -26,6 +26,15 @@ func (s *Scheduler) ends(q *sequence) (f request.Finish, ended bool) {
 	return request.Finish{}, false
 }
 
+// enders are the tokens that can end q's answer: its stop tokens and the model's end tokens, those too where they are
+// ignored, as in SGLang.
+func (s *Scheduler) enders(q *sequence) []int32 {
+	if q.enders == nil {
+		q.enders = append(slices.Clone(s.cfg.EOS), q.req.Sampling.StopTokenIDs...)
+	}
+	return q.enders
+}
+
 // matchStop gives the stop string that the newest token of answer completes, "" when none: the one that begins first in
 // the text, and of those the first in stops. It decodes no more of the answer's end than the longest stop string can span.
 func matchStop(d TailDecoder, answer []int32, stops []string) string {

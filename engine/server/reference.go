@@ -209,7 +209,7 @@ func samplingFields(path string) []FieldReference {
 		{path + "min_p", "number, 0 to 1", "0", "Without tokens less likely than min_p times the likeliest."},
 		{path + "frequency_penalty", "number, -2 to 2", "0", "Subtracted from a token's logit for each time that it is in the answer."},
 		{path + "presence_penalty", "number, -2 to 2", "0", "Subtracted once when it is in the answer."},
-		{path + "repetition_penalty", "number, above 0, at most 2", "1", "Divides a positive logit and multiplies a negative one of a token that is in prompt or answer."},
+		{path + "repetition_penalty", "number, above 0, at most 2", "1", "Divides a positive logit and multiplies a negative one of a token that is in the answer."},
 		{path + "logit_bias", "object of numbers by token, -100 to 100", "", "Added to the tokens' logits."},
 		{path + "stop", "string or list of strings", "", "The answer ends before these; at most 4 on the OpenAI routes, 64 on /generate."},
 		{path + "stop_token_ids", "list of tokens", "", "The answer ends at these, besides the model's own."},

@@ -3,6 +3,7 @@ package engine
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -45,6 +46,10 @@ func TestSamplingParameters(t *testing.T) {
 	status, body := r.post("/generate", fmt.Sprintf(`{"text":"the old mill","sampling_params":{"temperature":0,"max_new_tokens":24,"stop_token_ids":[%d],"min_new_tokens":2}}`, greedy[2]))
 	if got := decode[scored](t, body).OutputIDs; status != http.StatusOK || len(got) < 3 || got[len(got)-1] != greedy[2] {
 		t.Errorf("status %d: the stop token %d does not end %v", status, greedy[2], got)
+	}
+	status, body = r.post("/generate", fmt.Sprintf(`{"text":"the old mill","sampling_params":{"temperature":0,"max_new_tokens":24,"stop_token_ids":[%d],"min_new_tokens":4}}`, greedy[2]))
+	if got := decode[scored](t, body).OutputIDs; status != http.StatusOK || len(got) < 4 || slices.Contains(got[:4], greedy[2]) {
+		t.Errorf("status %d: the stop token %d is in the first four of %v", status, greedy[2], got)
 	}
 	r.idle()
 }
