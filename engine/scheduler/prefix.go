@@ -50,7 +50,10 @@ func (s *Scheduler) want(q *sequence, f found) want {
 	if s.tree != nil {
 		own += s.tree.Unlocked(f.prefix)
 	}
-	return want{tokens: len(q.tokens) - f.prefix.Pages()*s.cfg.PageSize, poolTokens: own * s.cfg.PageSize, growth: s.growth(q), windowPages: s.claim(q)}
+	return want{
+		tokens: len(q.tokens) - f.prefix.Pages()*s.cfg.PageSize, poolTokens: own * s.cfg.PageSize, growth: s.growth(q),
+		windowPages: s.claim(q) - s.heldWindow(q),
+	}
 }
 
 // reuse begins a sequence, which has no pages, with what was found.
@@ -63,9 +66,16 @@ func (s *Scheduler) reuse(q *sequence, f found) {
 	} else {
 		q.cached = tokens
 	}
-	if tokens == 0 {
-		return
+	if tokens > 0 {
+		s.adopt(q, f, tokens)
 	}
+	if s.heldWindow(q) > 0 {
+		s.tree.UnlockWindow(&q.session.held)
+	}
+}
+
+// adopt makes what was found the first pages of a sequence.
+func (s *Scheduler) adopt(q *sequence, f found, tokens int) {
 	q.prefix = s.tree.Lock(f.prefix)
 	q.pages = f.table.Pages
 	q.computed, q.launched = tokens, tokens

@@ -16,15 +16,15 @@ import (
 //
 // The KV of a streaming session stays where it is between turns: its whole pages are in the prefix cache, and the session
 // locks them until its next turn has ended, it is closed, or it has been idle for too long. Others that can't run for lack
-// of memory make it give them up, the session that has been idle for longest first; its next turn computes again what is
-// gone by then.
+// of memory make it give them up, in the order of yieldSession; its next turn computes again what is gone by then. What its
+// window layers keep it gives up as soon as its next turn runs, whose claim covers no more than that turn's own.
 type session struct {
 	request.Session
 	turns []turn
 	busy  *sequence      // the turn that is under way
 	held  kvcache.Handle // streaming: of the newest turn
 	moved int64          // order of the last open or end of a turn, unique
-	idle  ledger.Instant // when that was, by this rank's clock: the leader's decides
+	idle  int64          // when that was, in unpaused nanoseconds of this rank's clock: the leader's decides
 }
 
 // turn is an ended turn.
@@ -78,7 +78,7 @@ func (s *Scheduler) closeSession(id string) error {
 
 func (s *Scheduler) touchSession(x *session) {
 	s.sessionMoves++
-	x.moved, x.idle = s.sessionMoves, s.deps.Clock.Now()
+	x.moved, x.idle = s.sessionMoves, s.watch.read(int64(s.deps.Clock.Now()))
 }
 
 // beginTurn puts the session's tokens before the prompt of a new request; it gives what is wrong with the turn, for the
@@ -149,20 +149,42 @@ func (s *Scheduler) endTurn(q *sequence, f request.Finish) {
 	}
 }
 
-// yieldSession makes the streaming session that has been idle for longest give up its KV; false when none holds any.
+// yieldSession makes a streaming session give up its KV: one without a turn under way before one whose turn waits before
+// one whose turn has pages, and of these the one that has been idle for longest. False when none holds any.
 func (s *Scheduler) yieldSession() bool {
-	var oldest *session
+	var first *session
 	for _, x := range s.sessions {
-		if x.busy == nil && x.held.Pages() > 0 && (oldest == nil || x.moved < oldest.moved) {
-			oldest = x
+		if x.held.Pages() > 0 && (first == nil || cmp.Or(cmp.Compare(x.claimed(), first.claimed()), cmp.Compare(x.moved, first.moved)) < 0) {
+			first = x
 		}
 	}
-	if oldest == nil {
+	if first == nil {
 		return false
 	}
-	s.deps.Log.Info("a session gives up its KV for lack of memory", "session", oldest.ID, "tokens", oldest.held.Pages()*s.cfg.PageSize)
-	s.tree.Unlock(&oldest.held)
+	s.deps.Log.Info("a session gives up its KV for lack of memory", "session", first.ID, "tokens", first.held.Pages()*s.cfg.PageSize)
+	s.tree.Unlock(&first.held)
 	return true
+}
+
+// claimed says how near the session is to needing what it holds: 0 between turns, 1 when its turn waits, 2 when that has
+// pages.
+func (x *session) claimed() int {
+	switch {
+	case x.busy == nil:
+		return 0
+	case len(x.busy.pages) == 0:
+		return 1
+	default:
+		return 2
+	}
+}
+
+// heldWindow is the window pages that q's session keeps until q runs.
+func (s *Scheduler) heldWindow(q *sequence) int {
+	if !s.windowed() || q.session == nil || q.session.busy != q {
+		return 0
+	}
+	return q.session.held.WindowPages()
 }
 
 // heldBySessions is the tokens that streaming sessions without a turn under way keep, and their number.
@@ -184,12 +206,13 @@ func (s *Scheduler) expiredSessions(now ledger.Instant) (ends []message, next in
 	if s.paused {
 		return nil, 0, false
 	}
+	unpaused := s.watch.read(int64(now))
 	for _, x := range slices.SortedFunc(maps.Values(s.sessions), func(a, b *session) int { return cmp.Compare(a.moved, b.moved) }) {
 		timeout := cmp.Or(x.TimeoutNanos, s.cfg.SessionTimeoutNanos)
 		if timeout == 0 || x.busy != nil {
 			continue
 		}
-		left := timeout - now.Sub(x.idle)
+		left := timeout - (unpaused - x.idle)
 		switch {
 		case left <= 0:
 			ends = append(ends, controlMsg{kind: controlCloseSession, session: request.Session{ID: x.ID}})

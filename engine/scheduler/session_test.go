@@ -358,3 +358,39 @@ func TestSessionsUnderLoad(t *testing.T) {
 		t.Errorf("after the end the pool is %+v", st)
 	}
 }
+
+// TestSessionsWaitForEachOther: turns that can't run beside what other sessions keep for their own turns, which wait too,
+// run one after the other.
+func TestSessionsWaitForEachOther(t *testing.T) {
+	for _, tt := range []struct {
+		name, reason string
+		change       func(*Config)
+		sessions     int
+		first, more  int // prompt tokens of the turns
+	}{
+		{"two", "what each keeps leaves no room for the other's turn", nil, 2, 40, 20},
+		{"window", "a turn claims window pages beside those that its session keeps", func(c *Config) { slidingWindow(c, 30, 24) }, 1, 40, 20},
+		{"windows", "and beside those of others", func(c *Config) { slidingWindow(c, 30, 24) }, 2, 30, 10},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			k := newTalk(t, tt.change)
+			var pasts [][]int32
+			for i := range tt.sessions {
+				id := fmt.Sprint("s", i)
+				k.open(id, true)
+				prompt := testPrompt(tt.first, 10+i)
+				pasts = append(pasts, slices.Concat(prompt, k.say(request.Turn{SessionID: id}, prompt, 4)))
+			}
+			var sinks []*inboxSink
+			for i := range tt.sessions {
+				sinks = append(sinks, k.submit(request.Turn{SessionID: fmt.Sprint("s", i)}, testPrompt(tt.more, 20+i), 4))
+			}
+			for i, sink := range sinks {
+				k.finish(sink)
+				if diff := cmp.Diff(alone(slices.Concat(pasts[i], testPrompt(tt.more, 20+i)), 4), sink.tokens); diff != "" {
+					t.Errorf("%s: session %d, finish %v (-alone +here):\n%s", tt.reason, i, sink.finish, diff)
+				}
+			}
+		})
+	}
+}
