@@ -113,6 +113,9 @@ func (s *Scheduler) preallocate() {
 		places, free, kv, unclaimed = places-1, free-tokens, kv-tokens-s.growth(q), unclaimed-s.claim(q)
 		s.allocate(q, q.prompt)
 		s.cover(q, s.firstSeen(q.prompt)*s.cfg.PageSize, q.prompt)
+		if s.checking() {
+			s.checkReceived(q)
+		}
 		q.receiving.Allocate(q.pages, q.window)
 		s.becomeTransferring(q)
 		if q.req.LogMetrics {
@@ -122,6 +125,18 @@ func (s *Scheduler) preallocate() {
 				BootstrapNanos: bootstrap,
 				AllocNanos:     q.timeline.Duration(ledger.StageDecodeBootstrap) - bootstrap,
 			})
+		}
+	}
+}
+
+// checkReceived panics when a peer would write a page of q that a step in flight writes too, for a sequence that has ended.
+func (s *Scheduler) checkReceived(q *sequence) {
+	for _, st := range s.flight.steps {
+		for _, row := range st.rows {
+			at := row.Start / s.cfg.PageSize
+			if slices.Contains(q.pages, row.Pages[at]) || s.windowed() && slices.Contains(q.window, row.Window[at]) {
+				panic(fmt.Sprintf("scheduler: request %s is to receive its KV in a page that step %d writes", q.req.RID, st.number))
+			}
 		}
 	}
 }

@@ -58,6 +58,7 @@ func newLife(t *testing.T, rng *rand.Rand, roles []Role) *life {
 	l := &life{t: t, rng: rng, clock: ledgertest.New()}
 	pageSize := 1 + rng.IntN(8)
 	w := newWire(pageSize)
+	window := rng.IntN(2) * (1 + rng.IntN(40))
 	var tapes []*tape
 	for _, role := range roles {
 		x := &side{t: t, said: newRecorder()}
@@ -66,7 +67,7 @@ func newLife(t *testing.T, rng *rand.Rand, roles []Role) *life {
 		cfg.TestRetractSteps = rng.IntN(2) * (3 + rng.IntN(9))
 		cfg.Overlap, cfg.Conservativeness = rng.IntN(2) == 0, 0.1+rng.Float64()
 		randomPolicies(rng, &cfg)
-		if window := rng.IntN(2) * (1 + rng.IntN(40)); window > 0 && role == Unified {
+		if window > 0 {
 			slidingWindow(&cfg, window, 2*window/cfg.PageSize+12+rng.IntN(20))
 		}
 		t.Logf("config %+v", cfg)

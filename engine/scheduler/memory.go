@@ -104,8 +104,11 @@ func (s *Scheduler) unlock(h *kvcache.Handle) {
 	}
 }
 
+// settled reports whether nobody touches held pages any more. With sliding-window layers steps in flight don't count, see
+// window.go, but where peers write pages they do: a peer does not wait for the steps launched before.
 func (s *Scheduler) settled(h held) bool {
-	return (h.step <= s.flight.over || s.windowed()) && (h.hand == nil || s.settledHand(h.hand))
+	stepsOver := h.step <= s.flight.over || s.windowed() && s.cfg.Role != Decode
+	return stepsOver && (h.hand == nil || s.settledHand(h.hand))
 }
 
 // settledHand reports whether no peer of any rank touches the pages of a transfer any more.

@@ -16,7 +16,8 @@ import (
 // and of the pages that are held fits the pool, so an allocation never fails, and nothing is retracted for it. So that what a
 // sequence gives back is no more than it claimed, pages don't wait for steps in flight: steps are computed in order, and
 // whoever gets a page writes it in a later one. Only a transfer makes them wait, and until it is settled nothing of its
-// sequence goes into the cache, where equal pages would be merged and the sequence have two of each.
+// sequence goes into the cache, where equal pages would be merged and the sequence have two of each. On a decode rank the
+// pages of an ended sequence wait for the steps too, because those who get them are peers; it claims nothing any more.
 
 // windowed reports whether the model has sliding-window layers.
 func (s *Scheduler) windowed() bool { return s.window != nil }
@@ -62,7 +63,10 @@ func (s *Scheduler) claim(q *sequence) int {
 	if !s.windowed() {
 		return 0
 	}
-	total := s.window.Pages(min(q.prompt+max(q.req.Sampling.MaxNewTokens, 1), s.limit))
+	total := s.window.Pages(max(min(q.prompt+max(q.req.Sampling.MaxNewTokens, 1), s.limit), len(q.tokens)+1))
+	if s.cfg.Role == Prefill {
+		total = s.window.Pages(q.prompt) // its first token is computed elsewhere
+	}
 	ahead := len(q.tokens) - q.computed // tokens that steps have in flight, or will have
 	switch {
 	case q.state == statePreallocating || q.state == stateTransferring: // nothing is computed of its prompt
@@ -70,7 +74,7 @@ func (s *Scheduler) claim(q *sequence) int {
 	case s.cfg.ChunkTokens > 0:
 		ahead = min(ahead, s.cfg.depth()*s.cfg.ChunkTokens)
 	}
-	return min(max(total, s.window.Pages(len(q.tokens)+1)), s.seenPages()+s.window.Pages(max(ahead, s.cfg.depth()))+windowSlack)
+	return min(total, s.seenPages()+s.window.Pages(max(ahead, s.cfg.depth()))+windowSlack)
 }
 
 // unclaimed is the window pages that may still be claimed.
