@@ -171,6 +171,48 @@ func TestGrammarOutcomes(t *testing.T) {
 	}
 }
 
+// TestGrammarQueueIsBounded: a request has its place in the queue from its receipt on, also while its grammar is compiled.
+func TestGrammarQueueIsBounded(t *testing.T) {
+	cfg := testConfig(Unified, 4, 256)
+	cfg.MaxQueued = 1
+	gate := make(chan struct{})
+	s, err := New(cfg, Deps{
+		Executor: newTape(4), Clock: ledgertest.New(), Reporter: newRecorder(), Decoder: letters{}, Log: quiet(), Grammars: testGrammars{gate},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.checked = true
+	begin(t, s)
+	var sinks []*inboxSink
+	for i := range 2 {
+		sink := newSink()
+		if err := s.Submit(&request.Request{
+			RID: fmt.Sprint(i), PromptIDs: []int32{1}, Grammar: &request.Grammar{Source: "slow 1 1"}, Sampling: request.Sampling{MaxNewTokens: 1},
+		}, sink); err != nil {
+			t.Fatal(err)
+		}
+		sinks = append(sinks, sink)
+	}
+	if _, err := s.turn(); err != nil {
+		t.Fatal(err)
+	}
+	if f := sinks[1].finish; f == nil || f.Outcome != request.OutcomeRefused {
+		t.Errorf("the second request ends with %v, want that the queue is full", f)
+	}
+	compiling := s.in[stateCompiling][0].compilation.done
+	close(gate)
+	<-compiling
+	for range 3 {
+		if _, err := s.turn(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if f := sinks[0].finish; f == nil || f.Outcome != request.OutcomeStop {
+		t.Errorf("the first request ends with %v, want that its grammar stops it", f)
+	}
+}
+
 // TestShutdownWhileCompiling: Run waits for no compilation that nobody wants.
 func TestShutdownWhileCompiling(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())

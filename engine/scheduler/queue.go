@@ -74,7 +74,7 @@ func (s *Scheduler) overtake(q *sequence) {
 }
 
 // enqueue makes room for a newcomer in the queue when it is full: the least urgent request is pushed out, or the newcomer
-// is refused; "" when there is room.
+// is refused; "" when there is room. One whose grammar is compiled has its place already.
 func (s *Scheduler) enqueue(q *sequence) (outcome request.Outcome, message string) {
 	if s.cfg.MaxQueued == 0 || s.queued() < s.cfg.MaxQueued {
 		return "", ""

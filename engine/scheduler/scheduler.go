@@ -204,6 +204,10 @@ func (s *Scheduler) receive(m submitMsg) {
 		s.finish(q, aborted(outcome, message))
 		return
 	}
+	if outcome, message := s.enqueue(q); outcome != "" {
+		s.finish(q, aborted(outcome, message))
+		return
+	}
 	s.live[q.req.RID] = q
 	if q.session != nil {
 		q.session.busy = q
@@ -215,12 +219,8 @@ func (s *Scheduler) receive(m submitMsg) {
 	s.join(q)
 }
 
-// join takes a request that nothing else is missing for into the first queue of its role, or refuses it.
+// join takes a request whose grammar is there, or that has none, into the first queue of its role.
 func (s *Scheduler) join(q *sequence) {
-	if outcome, message := s.enqueue(q); outcome != "" {
-		s.finish(q, aborted(outcome, message))
-		return
-	}
 	s.openTransfer(q)
 	switch s.cfg.Role {
 	case Unified:
