@@ -20,7 +20,8 @@ type input struct {
 func (s *Scheduler) takeInput(stop bool) (input, error) {
 	own := input{stop: stop}
 	if s.leads() && !stop {
-		own.messages = append(s.inbox.drain(), s.decide()...)
+		// What is decided concerns what lives, so it comes before what may bring the same ids again.
+		own.messages = slices.Concat(s.decide(), s.inbox.drain())
 	}
 	return s.share(own)
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/sluice-dev/sluice/engine/kvcache"
@@ -207,7 +206,8 @@ func (s *Scheduler) expiredSessions(now ledger.Instant) (ends []message, next in
 		return nil, 0, false
 	}
 	unpaused := s.watch.read(int64(now))
-	for _, x := range slices.SortedFunc(maps.Values(s.sessions), func(a, b *session) int { return cmp.Compare(a.moved, b.moved) }) {
+	var late []*session
+	for _, x := range s.sessions {
 		timeout := cmp.Or(x.TimeoutNanos, s.cfg.SessionTimeoutNanos)
 		if timeout == 0 || x.busy != nil {
 			continue
@@ -215,10 +215,14 @@ func (s *Scheduler) expiredSessions(now ledger.Instant) (ends []message, next in
 		left := timeout - (unpaused - x.idle)
 		switch {
 		case left <= 0:
-			ends = append(ends, controlMsg{kind: controlCloseSession, session: request.Session{ID: x.ID}})
+			late = append(late, x)
 		case !ok || left < next:
 			next, ok = left, true
 		}
+	}
+	slices.SortFunc(late, func(a, b *session) int { return cmp.Compare(a.moved, b.moved) })
+	for _, x := range late {
+		ends = append(ends, controlMsg{kind: controlCloseSession, session: request.Session{ID: x.ID}})
 	}
 	return ends, next, ok
 }

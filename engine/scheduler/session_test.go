@@ -229,6 +229,32 @@ func TestSessionYields(t *testing.T) {
 	}
 }
 
+// TestSessionsExpireInOrder: those that have been idle for longest come first, and who has a turn is not among them.
+func TestSessionsExpireInOrder(t *testing.T) {
+	k := newTalk(t, nil)
+	for i := range 9 {
+		k.open(fmt.Sprint("s", (i*5)%9), false)
+	}
+	k.say(request.Turn{SessionID: "s5"}, testPrompt(3, 1), 1)
+	k.submit(request.Turn{SessionID: "s1"}, testPrompt(3, 1), 50)
+	k.step()
+	k.clock.Advance(time.Hour)
+	ends, _, ok := k.s.expiredSessions(k.clock.Now())
+	var ids []string
+	for _, m := range ends {
+		ids = append(ids, m.(controlMsg).session.ID)
+	}
+	if diff := cmp.Diff([]string{"s0", "s6", "s2", "s7", "s3", "s8", "s4", "s5"}, ids); diff != "" || ok {
+		t.Errorf("another will expire: %t; want none; expired (-want +got):\n%s", ok, diff)
+	}
+	// What came in the same step finds them closed, and is not closed itself.
+	sink := k.submit(request.Turn{SessionID: "s0"}, testPrompt(3, 1), 1)
+	k.finish(sink)
+	if f := sink.finish; f.Outcome != request.OutcomeInvalid || !strings.Contains(f.Message, "no such session") {
+		t.Errorf("a turn of an expired session ends with %v", f)
+	}
+}
+
 func TestSessionRefusals(t *testing.T) {
 	k := newTalk(t, nil)
 	k.open("s", true)
