@@ -107,7 +107,7 @@ func (r *reserve) raise(remain []*sequence) {
 	generated, allowed := 0, 1
 	for _, q := range remain {
 		generated += q.generated() + retractLookahead
-		allowed += q.req.Sampling.MaxNewTokens
+		allowed += min(q.req.Sampling.MaxNewTokens, math.MaxInt32) // the sum can't overflow
 	}
 	r.ratio = max(min(int64(generated)*million/int64(allowed), million), r.floor)
 }

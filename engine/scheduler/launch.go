@@ -118,7 +118,10 @@ func (s *Scheduler) launch(b batch) {
 	f.last++
 	f.newest.kind, f.newest.items = b.kind, len(b.items)
 	st.number, st.kind, st.items = f.last, b.kind, append(st.items[:0], b.items...)
-	st.found, s.admitted = s.admitted, hits{}
+	st.found = hits{}
+	if b.kind.prefills() {
+		st.found, s.admitted = s.admitted, hits{}
+	}
 	s.digest.note(notedLaunch, uint64(b.kind), uint64(len(b.items)))
 	for at := range st.items {
 		i := &st.items[at]

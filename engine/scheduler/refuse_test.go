@@ -14,6 +14,7 @@ func TestRefusals(t *testing.T) {
 	tests := []struct {
 		name, reason string
 		role         Role
+		window       bool
 		change       func(*request.Request)
 		want         *request.Finish // nil: it is served
 	}{
@@ -33,13 +34,18 @@ func TestRefusals(t *testing.T) {
 				"bootstrap_port and bootstrap_room: send the request through the router"}},
 		{name: "longest", reason: "the edge is served", change: func(r *request.Request) { r.PromptIDs = testPrompt(63, 1) }},
 		{name: "endless", reason: "the pool ends it", change: func(r *request.Request) { r.Sampling.MaxNewTokens, r.Sampling.MinNewTokens = math.MaxInt, math.MaxInt }},
+		{name: "endless in a window", reason: "so does the context", window: true, change: func(r *request.Request) { r.Sampling.MaxNewTokens = math.MaxInt }},
 		{name: "nothing asked", reason: "at least one token comes", change: func(r *request.Request) { r.Sampling.MaxNewTokens = 0 }},
 		{name: "seed", reason: "any 64 bits are a seed", change: func(r *request.Request) { r.Sampling.Seed = new(int64(math.MinInt64)) }},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			s, err := New(testConfig(tt.role, 4, 64), Deps{
-				Executor: newTape(4), Clock: stillClock(), Reporter: newRecorder(), Decoder: letters{}, Log: quiet(),
+			cfg := testConfig(tt.role, 4, 64)
+			if tt.window {
+				slidingWindow(&cfg, 9, 16)
+			}
+			s, err := New(cfg, Deps{
+				Executor: newTapeOf(cfg), Clock: stillClock(), Reporter: newRecorder(), Decoder: letters{}, Log: quiet(),
 				Sender: wireSender{newWire(4)}, Receiver: wireReceiver{newWire(4)},
 			})
 			if err != nil {

@@ -63,7 +63,7 @@ func (s *Scheduler) claim(q *sequence) int {
 	if !s.windowed() {
 		return 0
 	}
-	total := s.window.Pages(max(min(q.prompt+max(q.req.Sampling.MaxNewTokens, 1), s.limit), len(q.tokens)+1))
+	total := s.window.Pages(max(q.prompt+min(max(q.req.Sampling.MaxNewTokens, 1), s.limit-q.prompt), len(q.tokens)+1))
 	if s.cfg.Role == Prefill {
 		total = s.window.Pages(q.prompt) // its first token is computed elsewhere
 	}
