@@ -87,8 +87,7 @@ func (a *automaton) full() bool { return a.bytes > a.keep }
 // adopt gives the state of this generation that is equal to one of another.
 func (a *automaton) adopt(s *state) *state {
 	moved := map[*frame]*frame{}
-	var move func(f *frame) *frame
-	move = func(f *frame) *frame {
+	move := func(f *frame) *frame {
 		// The list may be long: down by a loop, up again by another.
 		var path []*frame
 		for ; f.parent != nil && moved[f] == nil; f = f.parent {

@@ -80,9 +80,9 @@ func (w *schemaWriter) add(from int32, s *value, to int32) {
 }
 
 // rest gives the schema without some keywords and without annotations; nil when nothing is left.
-func (s *value) rest(without ...string) *value {
+func (v *value) rest(without ...string) *value {
 	var kept []member
-	for _, m := range s.members {
+	for _, m := range v.members {
 		if !slices.Contains(without, m.name) && !slices.Contains(annotations, m.name) {
 			kept = append(kept, m)
 		}
@@ -90,7 +90,7 @@ func (s *value) rest(without ...string) *value {
 	if len(kept) == 0 {
 		return nil
 	}
-	return &value{kind: kindObject, members: kept, at: s.at}
+	return &value{kind: kindObject, members: kept, at: v.at}
 }
 
 // ref adds what $ref refers to, through a rule; together with other keywords, both at once.
