@@ -40,7 +40,7 @@ func (f *follower) event(data []byte) error {
 	if c.finish != "" {
 		f.finished = true
 	}
-	if !c.output && !(c.finish != "" && f.chunks == 0) {
+	if !c.output && (c.finish == "" || f.chunks > 0) {
 		if c.finish != "" {
 			f.last = now
 		}

@@ -6,13 +6,13 @@ import "time"
 type Outcome string
 
 const (
-	// Completed: the whole answer came.
+	// Completed is the outcome of a request whose whole answer came.
 	Completed Outcome = "completed"
-	// Cancelled: the client dropped it, as the plan said.
+	// Cancelled is the outcome of one that the client dropped, as the plan said.
 	Cancelled Outcome = "cancelled"
-	// Interrupted: the run was ended from outside before its answer was whole.
+	// Interrupted is the outcome of one whose run was ended from outside before its answer was whole.
 	Interrupted Outcome = "interrupted"
-	// Failed: see the Failure.
+	// Failed is the outcome of one that has a Failure.
 	Failed Outcome = "failed"
 )
 
@@ -20,17 +20,17 @@ const (
 type Failure string
 
 const (
-	// Refused: nobody listens.
+	// Refused means that nobody listens.
 	Refused Failure = "refused"
-	// Broken: the connection could not be made, or was lost.
+	// Broken means that the connection could not be made, or was lost.
 	Broken Failure = "connection"
-	// TimedOut: not whole within the time for one request.
+	// TimedOut means that the answer was not whole within the time for one request.
 	TimedOut Failure = "timeout"
-	// ServerError: the answer, begun well, carried an error.
+	// ServerError means that the answer, begun well, carried an error.
 	ServerError Failure = "error in answer"
-	// Truncated: the stream ended without the reason of its end.
+	// Truncated means that the stream ended without the reason of its end.
 	Truncated Failure = "truncated"
-	// Malformed: the answer is not what the API says.
+	// Malformed means that the answer is not what the API says.
 	Malformed Failure = "malformed"
 )
 

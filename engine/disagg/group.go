@@ -110,13 +110,6 @@ func (g *group) failLocked(err error) {
 	}
 }
 
-// broken reports whether the group has failed, or is about to.
-func (g *group) broken() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.failed != nil
-}
-
 // refresh derives the state anew and tells the scheduler.
 func (g *group) refresh() {
 	g.mu.Lock()

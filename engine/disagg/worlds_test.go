@@ -409,7 +409,7 @@ func TestEndsOfWorlds(t *testing.T) {
 					t.Helper()
 					waitFor(t, "the end", settled)
 					reason := ReasonOf(s.Err())
-					if s.State() != Failed || reason != end.reason && !(end.reason == ReasonAborted && reason == ReasonPeerAborted) {
+					if s.State() != Failed || reason != end.reason && (end.reason != ReasonAborted || reason != ReasonPeerAborted) {
 						t.Errorf("a rank ends as %v: %v", s.State(), s.Err())
 					}
 				}
@@ -589,7 +589,7 @@ func TestReplicas(t *testing.T) {
 		t.Fatal(err)
 	}
 	var text bytes.Buffer
-	text.ReadFrom(response.Body) //nolint:errcheck // what is read is compared
+	text.ReadFrom(response.Body)
 	response.Body.Close()
 	if got := text.String(); got != "{\"4\":2}\n" {
 		t.Errorf("query: %q", got)

@@ -75,7 +75,7 @@ func dial(ctx context.Context, cfg Config) (net.Conn, error) {
 		case <-t.C:
 		case <-ctx.Done():
 			t.Stop()
-			return nil, fmt.Errorf("%w: the last try: %v", context.Cause(ctx), err)
+			return nil, fmt.Errorf("%w: the last try: %w", context.Cause(ctx), err)
 		}
 	}
 }

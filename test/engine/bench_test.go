@@ -2,6 +2,7 @@ package engine
 
 import (
 	"encoding/json"
+	"errors"
 	"os/exec"
 	"path/filepath"
 	"testing"
@@ -26,7 +27,7 @@ func TestBench(t *testing.T) {
 		out, err := cmd.Output()
 		if err != nil {
 			var said []byte
-			if exit, ok := err.(*exec.ExitError); ok {
+			if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
 				said = exit.Stderr
 			}
 			t.Fatalf("%v\n%s%s", err, said, out)
