@@ -22,7 +22,7 @@ func policyFlags(f *pflag.FlagSet, r *rank.Config) {
 	f.BoolVar(&r.DisableOverlapSchedule, "disable-overlap-schedule", false, "decide a step only when the results of the one before are known, instead of while it is computed")
 
 	f.BoolVar(&r.Cache.Disable, "disable-radix-cache", false, "compute every prompt whole instead of sharing beginnings")
-	f.Var(oneOf(&r.Cache.EvictionPolicy, "lru", "lfu", "fifo", "mru", "filo", "priority"), "radix-eviction-policy", "what leaves the prefix cache first when memory is short")
+	f.Var(oneOf(&r.Cache.EvictionPolicy, "lru", "lfu", "fifo", "mru", "filo", "priority", "slru"), "radix-eviction-policy", "what leaves the prefix cache first when memory is short")
 	f.BoolVar(&r.Cache.EnableOnDecode, "disaggregation-decode-enable-radix-cache", false, "refused: a decode engine has no prefix cache, the prefill engines have")
 
 	f.BoolVar(&r.EnableStreamingSession, "enable-streaming-session", false, "let sessions keep their KV between turns")

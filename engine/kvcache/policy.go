@@ -18,9 +18,10 @@ const (
 	MRU                    // what was used last
 	FILO                   // what was cached last
 	Priority               // what the requests of the lowest priority used, of that the least recent
+	SLRU                   // what was used once before what was used again, of each the least recent
 )
 
-var policyNames = [...]string{LRU: "lru", LFU: "lfu", FIFO: "fifo", MRU: "mru", FILO: "filo", Priority: "priority"}
+var policyNames = [...]string{LRU: "lru", LFU: "lfu", FIFO: "fifo", MRU: "mru", FILO: "filo", Priority: "priority", SLRU: "slru"}
 
 func (p Policy) String() string {
 	if int(p) < len(policyNames) {
@@ -60,6 +61,8 @@ func (p Policy) compare(a, b age) int {
 		return cmp.Compare(b.created, a.created)
 	case Priority:
 		return cmp.Or(cmp.Compare(a.priority, b.priority), cmp.Compare(a.used, b.used))
+	case SLRU:
+		return cmp.Or(cmp.Compare(min(a.hits, 2), min(b.hits, 2)), cmp.Compare(a.used, b.used))
 	default:
 		return cmp.Compare(a.used, b.used)
 	}

@@ -61,6 +61,7 @@ func TestEvictionOrder(t *testing.T) {
 		{MRU, "a was used last", []int{0, 1, 2}},
 		{FILO, "c came last", []int{2, 1, 0}},
 		{Priority, "b has the lowest, c the highest", []int{1, 0, 2}},
+		{SLRU, "c was never used again, b before a", []int{2, 1, 0}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.policy.String(), func(t *testing.T) {

@@ -46,7 +46,7 @@ func TestValidate(t *testing.T) {
 		}, want: func(c *Config) {
 			c.SchedulePolicy, c.RetractionPolicy, c.Priority.Enabled, c.ScheduleConservativeness = "lpm", "priority", true, 0.25
 		}},
-		{name: "eviction", reason: "unknown", change: func(c *Config) { c.Cache.EvictionPolicy = "rarest" }, err: `eviction policy is "rarest": use one of lru, lfu, fifo, mru, filo, priority`},
+		{name: "eviction", reason: "unknown", change: func(c *Config) { c.Cache.EvictionPolicy = "rarest" }, err: `eviction policy is "rarest": use one of lru, lfu, fifo, mru, filo, priority, slru`},
 		{name: "decode cache", reason: "there is none", change: func(c *Config) { c.Cache.EnableOnDecode = true }, err: "a prefix cache is wanted on a decode rank"},
 		{name: "policy", reason: "unknown", change: func(c *Config) { c.SchedulePolicy = "lof" }, err: `schedule policy is "lof": use fcfs or lpm`},
 		{name: "retraction", reason: "unknown", change: func(c *Config) { c.RetractionPolicy = "age" }, err: `retraction policy is "age": use length or priority`},

@@ -120,7 +120,7 @@ func (r *replica) end() {
 // randomPolicies sets what decides about the order of requests and their time.
 func randomPolicies(rng *rand.Rand, cfg *Config) {
 	cfg.Policy = Policy(rng.IntN(2))
-	cfg.NoCache, cfg.Eviction = rng.IntN(3) == 0, kvcache.Policy(rng.IntN(6))
+	cfg.NoCache, cfg.Eviction = rng.IntN(3) == 0, kvcache.Policy(rng.IntN(7))
 	cfg.MixedChunk = cfg.ChunkTokens > 0 && rng.IntN(2) == 0
 	cfg.Priorities = Priorities{
 		Enabled: rng.IntN(2) == 0, LowFirst: rng.IntN(2) == 0, Threshold: rng.IntN(3), NoPreemption: rng.IntN(4) == 0, RefuseWhenDisabled: rng.IntN(8) == 0,
