@@ -52,10 +52,21 @@ func (t *Tree) Unlock(h *Handle) {
 	*h = Handle{}
 }
 
-// Alone is the number of pages that no other handle keeps: what Unlock makes evictable.
-func (t *Tree) Alone(h Handle) (pages int) {
-	for n := h.at; n != nil && n.parent != nil && n.locks == 1; n = n.parent {
-		pages += len(n.pages)
+// Alone is the number of pages that these handles keep and no others: what unlocking them all makes evictable.
+func (t *Tree) Alone(handles ...Handle) (pages int) {
+	if len(handles) == 1 { // locks only grow towards the root
+		for n := handles[0].at; n != nil && n.parent != nil && n.locks == 1; n = n.parent {
+			pages += len(n.pages)
+		}
+		return pages
+	}
+	locks := map[*node]int{}
+	for _, h := range handles {
+		for n := h.at; n != nil && n.parent != nil; n = n.parent {
+			if locks[n]++; locks[n] == n.locks {
+				pages += len(n.pages)
+			}
+		}
 	}
 	return pages
 }

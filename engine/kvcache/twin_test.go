@@ -392,6 +392,12 @@ func (o *operations) check1(more *holder) {
 	if err := o.tree.Check(owned); err != nil {
 		o.t.Fatal(err)
 	}
+	if all := o.tree.Alone(owned.Handles...) * o.tree.pageSize; all != o.tree.Protected() {
+		o.t.Fatalf("all handles keep %d tokens, but %d are protected", all, o.tree.Protected())
+	}
+	if n := len(owned.Handles) / 2; n > 0 {
+		o.alone(n)
+	}
 	locked := 0
 	for _, e := range o.twin.entries {
 		if e.locks > 0 {
@@ -401,6 +407,30 @@ func (o *operations) check1(more *holder) {
 	type sizes struct{ Size, Protected int }
 	if diff := cmp.Diff(sizes{len(o.twin.entries) * o.twin.pageSize, locked * o.twin.pageSize}, sizes{o.tree.Size(), o.tree.Protected()}); diff != "" {
 		o.t.Fatalf("(-twin +tree):\n%s", diff)
+	}
+}
+
+// alone wants of the first n holders what they keep together.
+func (o *operations) alone(n int) {
+	if n > len(o.holders) {
+		return
+	}
+	locks := map[*entry]int{}
+	var handles []Handle
+	for _, h := range o.holders[:n] {
+		handles = append(handles, h.handle)
+		for _, e := range h.entries {
+			locks[e]++
+		}
+	}
+	want := 0
+	for e, l := range locks {
+		if l == e.locks {
+			want++
+		}
+	}
+	if got := o.tree.Alone(handles...); got != want {
+		o.t.Fatalf("%d of %d handles alone keep %d pages, the twin says %d", n, len(o.holders), got, want)
 	}
 }
 

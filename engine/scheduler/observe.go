@@ -150,6 +150,7 @@ func (s *Scheduler) snapshot(kind report.Kind) report.Snapshot {
 		snap.SWAAvailableTokens, snap.SWAEvictableTokens, snap.SWAUsedTokens = w.Available, w.Evictable, w.Unavailable()
 		snap.SWAUsage, _ = usageOf(w)
 	}
+	snap.StreamingSessionHeldTokens, snap.NumStreamingSessions = s.heldBySessions()
 	snap.Utilization = s.utilization(snap.TokenUsage)
 	pending := 0
 	for _, q := range s.in[statePreallocating] {

@@ -186,17 +186,22 @@ func (s *Scheduler) heldWindow(q *sequence) int {
 	return q.session.held.WindowPages()
 }
 
-// heldBySessions is the tokens that streaming sessions without a turn under way keep, and their number.
+// heldBySessions is the tokens that nothing but streaming sessions without a turn under way keeps, and the number of streaming
+// sessions. What several sessions share counts once, what a request uses too does not count.
 func (s *Scheduler) heldBySessions() (tokens, streaming int) {
+	var handles []kvcache.Handle
 	for _, x := range s.sessions {
 		if x.Streaming {
 			streaming++
 		}
-		if x.busy == nil {
-			tokens += x.held.Pages() * s.cfg.PageSize
+		if x.busy == nil && x.held.Pages() > 0 {
+			handles = append(handles, x.held)
 		}
 	}
-	return tokens, streaming
+	if len(handles) == 0 {
+		return 0, streaming
+	}
+	return s.tree.Alone(handles...) * s.cfg.PageSize, streaming
 }
 
 // expiredSessions gives the ends of sessions that have been idle for too long, oldest first, and the time until the next

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/sluice-dev/sluice/engine/ledger/ledgertest"
 	"github.com/sluice-dev/sluice/engine/request"
+	"github.com/sluice-dev/sluice/engine/scheduler/report"
 )
 
 // talk is a scheduler that a test steps by hand, with sessions.
@@ -178,6 +179,14 @@ func TestStreamingSessionHolds(t *testing.T) {
 	if used := k.s.Load().NumUsedTokens; used != 12 {
 		t.Errorf("the load says that %d tokens are used, want 12", used)
 	}
+	k.open("branch", true)
+	k.say(request.Turn{SessionID: "branch"}, testPrompt(9, 1), 8) // 16 tokens, of which the other session has 12
+	if snap := k.s.snapshot(report.Idle); snap.StreamingSessionHeldTokens != 16 || snap.NumStreamingSessions != 2 || snap.KVUsedTokens != 16 {
+		t.Errorf("%d tokens are held by %d sessions and %d used, want 16 by 2, and 16", snap.StreamingSessionHeldTokens, snap.NumStreamingSessions, snap.KVUsedTokens)
+	}
+	if err := k.ask(controlCloseSession, request.Session{ID: "branch"}); err != nil {
+		t.Fatal(err)
+	}
 	if err := k.s.flush(); err == nil || !strings.Contains(err.Error(), "close them") {
 		t.Errorf("flush: %v, want that sessions hold tokens", err)
 	}
@@ -192,7 +201,7 @@ func TestStreamingSessionHolds(t *testing.T) {
 	for range 3 {
 		k.step()
 	}
-	k.s.Abort("t3", request.OutcomeAbortedClient)
+	k.s.Abort(fmt.Sprint("t", k.turns), request.OutcomeAbortedClient)
 	k.finish(sink)
 	if diff := cmp.Diff(len(before[0].tokens), len(k.s.sessions["s"].turns[0].tokens)); diff != "" {
 		t.Errorf("an aborted turn changed the session (-before +after):\n%s", diff)

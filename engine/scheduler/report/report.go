@@ -55,6 +55,10 @@ type Snapshot struct {
 	SWAUsedTokens      int
 	SWAUsage           float64 // used / capacity
 
+	// Streaming sessions, and the tokens that nothing but those without a turn under way keeps: a part of KVUsedTokens.
+	NumStreamingSessions       int
+	StreamingSessionHeldTokens int
+
 	TokenUsage    float64 // of the fullest pool, rounded to 2 decimals
 	FullUsage     float64 // used / capacity of the full pool
 	GenThroughput float64 // tokens per second
