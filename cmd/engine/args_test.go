@@ -13,10 +13,10 @@ import (
 
 // TestShownArgs: each kind of flag has its JSON type, and keys are not among them.
 func TestShownArgs(t *testing.T) {
-	cfg, secretFile := server.Default(), ""
+	cfg, files := server.Default(), secretFiles{}
 	f := pflag.NewFlagSet("serve", pflag.ContinueOnError)
 	f.SetOutput(io.Discard)
-	serveFlags(f, &cfg, &secretFile)
+	serveFlags(f, &cfg, &files)
 	err := f.Parse([]string{
 		"--api-key", "secret", "--admin-api-key", "secret", "--model-path", "/m", "--page-size", "4", "--enable-metrics", "--drain-timeout", "2m",
 		"--extra-metric-labels", `{"a":"b"}`, "--tokenizer-metrics-allowed-custom-labels", "x y", "--random-seed", "18446744073709551615",

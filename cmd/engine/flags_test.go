@@ -15,13 +15,13 @@ import (
 )
 
 // parse reads flags as the program does.
-func parse(args ...string) (server.Config, string, error) {
-	cfg, secretFile := server.Default(), ""
+func parse(args ...string) (server.Config, secretFiles, error) {
+	cfg, files := server.Default(), secretFiles{}
 	f := pflag.NewFlagSet("serve", pflag.ContinueOnError)
 	f.SetOutput(io.Discard)
-	serveFlags(f, &cfg, &secretFile)
+	serveFlags(f, &cfg, &files)
 	err := f.Parse(joinLists(args, takesList(command())))
-	return cfg, secretFile, err
+	return cfg, files, err
 }
 
 func TestServeFlags(t *testing.T) {
@@ -29,6 +29,7 @@ func TestServeFlags(t *testing.T) {
 	want.ModelPath, want.ServedModelName, want.Host, want.Port = "/m", "n", "0.0.0.0", 1
 	want.APIKey, want.AdminAPIKey, want.MaxBodyBytes = "k", "a", 2
 	want.DPSize, want.LoadBalanceMethod = 2, "total_tokens"
+	want.NNodes, want.NodeRank, want.DistInitAddr, want.DistTimeout = 4, 1, "h:5", 18*time.Second
 	want.LogRequests, want.LogRequestsLevel = true, 3
 	want.EnableMetrics, want.EnableCacheReport, want.BootstrapPort = true, true, 3
 	want.ExtraMetricLabels = map[string]string{"cluster": "c"}
@@ -49,7 +50,7 @@ func TestServeFlags(t *testing.T) {
 		},
 		RequestWaitingTimeout: 16 * time.Second, RequestRunningTimeout: 17 * time.Minute, Seed: 11, Threads: 12, DecodeLogInterval: 13, LogLevel: "debug", Disagg: rank.DisaggConfig{Mode: rank.ModePrefill, AdvertiseHost: "h"},
 	}
-	got, secretFile, err := parse("--model-path", "/m", "--served-model-name", "n", "--host", "0.0.0.0", "--port", "1", "--api-key", "k", "--admin-api-key", "a",
+	got, files, err := parse("--model-path", "/m", "--served-model-name", "n", "--host", "0.0.0.0", "--port", "1", "--api-key", "k", "--admin-api-key", "a",
 		"--max-body-bytes", "2", "--page-size", "4", "--max-total-tokens", "5", "--swa-full-tokens-ratio", "0.25", "--context-length", "6", "--max-running-requests", "7",
 		"--max-running-requests-under-slo", "8", "--max-queued-requests", "9", "--chunked-prefill-size", "-1", "--max-prefill-tokens", "10",
 		"--schedule-policy", "lpm", "--schedule-conservativeness", "0.5", "--retraction-policy", "priority", "--enable-mixed-chunk", "--disable-overlap-schedule",
@@ -60,13 +61,13 @@ func TestServeFlags(t *testing.T) {
 		"--threads", "12", "--enable-metrics", "--extra-metric-labels", `{"cluster":"c"}`, "--tokenizer-metrics-custom-labels-header", "x-l",
 		"--tokenizer-metrics-allowed-custom-labels", "team", "shift", "--bucket-time-to-first-token", "0.1", "0.5", "--bucket-inter-token-latency=0.2",
 		"--bucket-e2e-request-latency", "1,2", "--prompt-tokens-buckets", "tse", "1000", "2", "8", "--generation-tokens-buckets", "custom 5 50",
-		"--decode-log-interval", "13", "--enable-cache-report", "--dp-size", "2", "--tp-size", "2", "--pp-size", "3", "--load-balance-method", "shortest_queue", "--load-balance-method", "total_tokens", "--log-requests", "--log-requests-level", "3", "--log-level", "debug", "--disaggregation-mode", "prefill", "--disaggregation-bootstrap-port", "3",
+		"--decode-log-interval", "13", "--enable-cache-report", "--dp-size", "2", "--tensor-parallel-size", "2", "--pp", "3", "--nnodes", "4", "--node-rank", "1", "--nccl-init-addr", "h:5", "--dist-timeout", "18", "--dist-secret-file", "g", "--load-balance-method", "shortest_queue", "--load-balance-method", "total_tokens", "--log-requests", "--log-requests-level", "3", "--log-level", "debug", "--disaggregation-mode", "prefill", "--disaggregation-bootstrap-port", "3",
 		"--disaggregation-host", "h", "--disaggregation-secret-file", "f", "--drain-accept", "1.5", "--drain-timeout", "2m")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want, got); diff != "" || secretFile != "f" {
-		t.Errorf("secret file %q (-want +got)\n%s", secretFile, diff)
+	if diff := cmp.Diff(want, got); diff != "" || files != (secretFiles{pd: "f", nodes: "g"}) {
+		t.Errorf("secret files %q (-want +got)\n%s", files, diff)
 	}
 	if got, _, err := parse(); err != nil || !cmp.Equal(got, server.Default()) {
 		t.Errorf("no flag: %v\n%s", err, cmp.Diff(server.Default(), got))
@@ -113,6 +114,9 @@ func TestReadEnvironment(t *testing.T) {
 			c.HealthTimeout, c.HealthGenerates, c.ProfilerDir = 3*time.Second, false, "/p"
 		}, ""},
 		{"file wins", "over the environment", "good", map[string]string{"SLUICE_PD_SECRET": "s"}, func(c *server.Config) { c.Rank.Disagg.Secret = "from the file" }, ""},
+		{"nodes", "have a secret of their own", "", map[string]string{"SLUICE_PD_SECRET": "s", "SLUICE_DIST_SECRET": "d\n"}, func(c *server.Config) {
+			c.Rank.Disagg.Secret, c.DistSecret = "s", "d"
+		}, ""},
 		{"no file", "the flag is named", "missing", nil, nil, "--disaggregation-secret-file"},
 		{"empty file", "an empty secret is none", "empty", nil, nil, "is empty"},
 		{"time to meet", "of the two halves of a pair", "", map[string]string{"SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT": "1.5", "SGLANG_DISAGGREGATION_WAITING_TIMEOUT": "2"}, func(c *server.Config) {
@@ -152,7 +156,7 @@ func TestReadEnvironment(t *testing.T) {
 				}
 				return []byte(text), nil
 			}
-			err := readEnvironment(&cfg, tc.file, lookup, read)
+			err := readEnvironment(&cfg, secretFiles{pd: tc.file}, lookup, read)
 			if tc.wantErr != "" {
 				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
 					t.Errorf("%s: the error is %v, want %q in it", tc.reason, err, tc.wantErr)

@@ -19,7 +19,7 @@ import (
 
 func serveCommand() *cobra.Command {
 	cfg := server.Default()
-	var secretFile string
+	var files secretFiles
 	c := &cobra.Command{
 		Use:   "serve --model-path DIR",
 		Short: "Serve one replica of a model",
@@ -28,7 +28,7 @@ SIGTERM drains: health checks fail at once, requests are taken for --drain-accep
 --drain-timeout.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := readEnvironment(&cfg, secretFile, os.LookupEnv, os.ReadFile); err != nil {
+			if err := readEnvironment(&cfg, files, os.LookupEnv, os.ReadFile); err != nil {
 				return err
 			}
 			if !c.Flags().Changed("random-seed") {
@@ -39,7 +39,7 @@ SIGTERM drains: health checks fail at once, requests are taken for --drain-accep
 			return server.Serve(c.Context(), cfg, server.Runtime{Log: log, StartRank: startRank})
 		},
 	}
-	serveFlags(c.Flags(), &cfg, &secretFile)
+	serveFlags(c.Flags(), &cfg, &files)
 	return c
 }
 
@@ -52,8 +52,9 @@ func startRank(ctx context.Context, cfg rank.Config) (rank.Client, error) {
 }
 
 // serveFlags declares every flag of serve. Those that SGLang has keep its name, meaning and default.
-func serveFlags(f *pflag.FlagSet, cfg *server.Config, secretFile *string) {
+func serveFlags(f *pflag.FlagSet, cfg *server.Config, files *secretFiles) {
 	f.SortFlags = false
+	f.SetNormalizeFunc(oldNames)
 	r := &cfg.Rank
 	f.StringVar(&cfg.ModelPath, "model-path", "", "directory with config.json, model.safetensors and tokenizer.json")
 	f.StringVar(&cfg.ServedModelName, "served-model-name", "", "name that clients use (default: the model path)")
@@ -78,6 +79,11 @@ func serveFlags(f *pflag.FlagSet, cfg *server.Config, secretFile *string) {
 
 	f.IntVar(&r.TPSize, "tp-size", r.TPSize, "ranks that share each layer of the model")
 	f.IntVar(&r.PPSize, "pp-size", r.PPSize, "stages that the layers of the model are divided into")
+	f.IntVar(&cfg.NNodes, "nnodes", cfg.NNodes, "nodes over which the ranks of the model are spread evenly, in their order")
+	f.IntVar(&cfg.NodeRank, "node-rank", 0, "which of the nodes this is; 0 has the API, the others only compute")
+	f.StringVar(&cfg.DistInitAddr, "dist-init-addr", "", "host:port of node 0, where the nodes meet; the same on all")
+	f.Var((*seconds)(&cfg.DistTimeout), "dist-timeout", "longest wait for the other nodes (default: 300)")
+	f.StringVar(&files.nodes, "dist-secret-file", "", "file with the secret that the nodes share (default: SLUICE_DIST_SECRET, else that of the PD engines)")
 	f.IntVar(&cfg.DPSize, "dp-size", cfg.DPSize, "replicas of the model behind this API, each with its own rank")
 	f.Var(oneOf(&cfg.LoadBalanceMethod, dp.Methods()...), "load-balance-method", "which replica takes a request: "+strings.Join(dp.Methods(), ", "))
 
@@ -100,26 +106,52 @@ func serveFlags(f *pflag.FlagSet, cfg *server.Config, secretFile *string) {
 	f.Var((*mode)(&r.Disagg.Mode), "disaggregation-mode", "prefill, decode or null")
 	f.IntVar(&cfg.BootstrapPort, "disaggregation-bootstrap-port", cfg.BootstrapPort, "port of a prefill engine's bootstrap server")
 	f.StringVar(&r.Disagg.AdvertiseHost, "disaggregation-host", "", "address that decode engines dial (default: POD_IP, else --host)")
-	f.StringVar(secretFile, "disaggregation-secret-file", "", "file with the secret that the service's engines share (default: SLUICE_PD_SECRET)")
+	f.StringVar(&files.pd, "disaggregation-secret-file", "", "file with the secret that the service's engines share (default: SLUICE_PD_SECRET)")
 
 	f.Var((*seconds)(&cfg.DrainAccept), "drain-accept", "time after SIGTERM in which requests are still taken")
 	f.Var((*seconds)(&cfg.DrainTimeout), "drain-timeout", "time after SIGTERM after which what still runs is aborted")
 }
 
+// secretFiles are the files of secrets that flags name.
+type secretFiles struct{ pd, nodes string }
+
+// oldNames gives the name of a flag for the other ones that SGLang takes.
+func oldNames(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+	switch name {
+	case "tensor-parallel-size", "tp":
+		name = "tp-size"
+	case "pipeline-parallel-size", "pp":
+		name = "pp-size"
+	case "data-parallel-size", "dp":
+		name = "dp-size"
+	case "nccl-init-addr":
+		name = "dist-init-addr"
+	}
+	return pflag.NormalizedName(name)
+}
+
 // readEnvironment fills in what comes from the environment and from files.
-func readEnvironment(cfg *server.Config, secretFile string, lookup func(string) (string, bool), read func(string) ([]byte, error)) error {
+func readEnvironment(cfg *server.Config, files secretFiles, lookup func(string) (string, bool), read func(string) ([]byte, error)) error {
 	d := &cfg.Rank.Disagg
-	if secretFile != "" {
-		text, err := read(secretFile)
+	for _, v := range []struct {
+		flag, file, variable, whose string
+		to                          *string
+	}{
+		{"disaggregation-secret-file", files.pd, "SLUICE_PD_SECRET", "the service's engines", &d.Secret},
+		{"dist-secret-file", files.nodes, "SLUICE_DIST_SECRET", "the replica's nodes", &cfg.DistSecret},
+	} {
+		if v.file == "" {
+			secret, _ := lookup(v.variable)
+			*v.to = strings.TrimSpace(secret)
+			continue
+		}
+		text, err := read(v.file)
 		if err != nil {
-			return fmt.Errorf("--disaggregation-secret-file: %w", err)
+			return fmt.Errorf("--%s: %w", v.flag, err)
 		}
-		d.Secret = strings.TrimSpace(string(text))
-		if d.Secret == "" {
-			return fmt.Errorf("--disaggregation-secret-file %s is empty: write the secret that the service's engines share", secretFile)
+		if *v.to = strings.TrimSpace(string(text)); *v.to == "" {
+			return fmt.Errorf("--%s %s is empty: write the secret that %s share", v.flag, v.file, v.whose)
 		}
-	} else if secret, set := lookup("SLUICE_PD_SECRET"); set {
-		d.Secret = strings.TrimSpace(secret)
 	}
 	cfg.MetricsDir, _ = lookup("PROMETHEUS_MULTIPROC_DIR")
 	if dir, set := lookup("SGLANG_TORCH_PROFILER_DIR"); set && dir != "" {

@@ -73,7 +73,7 @@ func configs(t testing.TB, tp, pp, nodes int) []Config {
 		all[rank].Dir = dirs[all[rank].node(rank)]
 	}
 	if nodes > 1 {
-		all[0].listener = ln
+		all[0].Listener = ln
 	}
 	return all
 }

@@ -82,7 +82,7 @@ func TestMeetingsThatFail(t *testing.T) {
 		},
 		{"absent on the same host", "", 3, 1, nil, 1, []string{"ranks [1] did not come", "", "call rank 1:"}},
 		{"absent on another host", "", 3, 3, nil, 1, []string{"ranks [1] did not come", "", "rank 0 still waits for other ranks"}},
-		{"nobody at the rendezvous", "", 2, 2, func(all []Config) { all[0].listener.Close(); all[0].Rendezvous = "127.0.0.1:bad" }, 0,
+		{"nobody at the rendezvous", "", 2, 2, func(all []Config) { all[0].Listener.Close(); all[0].Rendezvous = "127.0.0.1:bad" }, 0,
 			[]string{"listen at the rendezvous 127.0.0.1:bad", "meet the ranks at"}},
 	}
 	for _, test := range tests {
@@ -91,7 +91,7 @@ func TestMeetingsThatFail(t *testing.T) {
 			if test.change != nil {
 				test.change(all)
 				if test.name == "nobody at the rendezvous" {
-					all[0].listener = nil
+					all[0].Listener = nil
 				}
 			}
 			come := all

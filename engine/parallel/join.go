@@ -26,7 +26,8 @@ type Config struct {
 	// Secret is known to all ranks of the world and to nobody else. It may be empty when Rendezvous is a loopback address.
 	Secret []byte
 
-	listener net.Listener // rank 0's at Rendezvous, for tests that need a free port
+	// Listener is rank 0's at Rendezvous, where the caller has one already. Join closes it.
+	Listener net.Listener
 }
 
 // node is the host that a rank is on.

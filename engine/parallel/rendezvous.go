@@ -78,7 +78,7 @@ func listenHost(host string) string {
 
 // host waits for all ranks and tells each where the others are.
 func (j *joining) host(ctx context.Context) error {
-	ln := j.cfg.listener
+	ln := j.cfg.Listener
 	if ln == nil {
 		host, port, _ := net.SplitHostPort(j.cfg.Rendezvous) // withDefaults has looked at it
 		var err error

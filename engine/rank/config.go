@@ -3,7 +3,9 @@ package rank
 import (
 	"errors"
 	"fmt"
+	"net"
 	"runtime"
+	"strings"
 	"time"
 
 	"github.com/sluice-dev/sluice/engine/kvcache"
@@ -36,6 +38,9 @@ type Config struct {
 
 	TPSize int `json:"tpSize,omitempty"` // ranks that share each layer; 0: 1
 	PPSize int `json:"ppSize,omitempty"` // stages that the layers are divided into; 0: 1
+	// Nodes says on which node this is, when the world lies on several.
+	Nodes NodesConfig `json:"nodes,omitzero"`
+
 	// MeetingDir is the private folder where the ranks of a world meet. StartWorld sets it.
 	MeetingDir string `json:"meetingDir,omitempty"`
 
@@ -111,6 +116,18 @@ type PriorityConfig struct {
 	AbortWhenDisabled   bool `json:"abortWhenDisabled"` // refuse requests that bring a priority while Enabled is false
 }
 
+// NodesConfig is the part of a world that lies on several nodes. Its ranks are spread over them evenly, in their order.
+type NodesConfig struct {
+	Count      int    `json:"count,omitempty"`      // 0: 1, and then nothing else is read
+	Rank       int    `json:"rank,omitempty"`       // 0 <= Rank < Count
+	Rendezvous string `json:"rendezvous,omitempty"` // where rank 0 listens for those of other nodes, host:port
+	Secret     string `json:"secret,omitempty"`     // the same on all nodes; empty is allowed on loopback only
+
+	// Listener is Rendezvous on node 0, where StartWorld hands it to rank 0 and closes it. Inherited says that it did.
+	Listener  *net.TCPListener `json:"-"`
+	Inherited bool             `json:"inherited,omitempty"`
+}
+
 // MetricsConfig says whether and where a rank writes its metrics.
 type MetricsConfig struct {
 	Enabled  bool              `json:"enabled"`
@@ -155,6 +172,9 @@ func (c Config) Validate() (Config, error) {
 	}
 	if n := c.worldSize(); c.Rank < 0 || c.Rank >= n {
 		refuse("rank is %d: want 0 to %d in a world of %d", c.Rank, n-1, n)
+	}
+	if n := c.Nodes; n.Count > 1 && (c.worldSize()%n.Count != 0 || n.Rank < 0 || n.Rank >= n.Count) {
+		refuse("node rank is %d of %d for %d ranks: the number of nodes divides that of the ranks", n.Rank, n.Count, c.worldSize())
 	}
 	positive := func(field string, v *int, def int) {
 		if *v < 0 {
@@ -317,15 +337,29 @@ type Info struct {
 // MaxPromptTokens is the longest prompt that can ever be served: one token of answer must fit too.
 func (i Info) MaxPromptTokens() int { return min(i.ContextLength, i.MaxTotalNumTokens) - 1 }
 
+// localRanks gives the ranks [from, to) of the world that are on this node.
+func (c Config) localRanks() (from, to int) {
+	n := max(1, c.Nodes.Count)
+	each := c.worldSize() / n
+	return c.Nodes.Rank * each, (c.Nodes.Rank + 1) * each
+}
+
 // worldSize is the number of ranks that hold the model together.
 func (c Config) worldSize() int { return max(1, c.TPSize) * max(1, c.PPSize) }
 
-// name is what messages and files call this rank.
-func (c Config) name() string {
-	if c.DPRank == nil {
-		return fmt.Sprintf("rank %d", c.Rank)
+// name is what messages call this rank; with further details, such as its pid.
+func (c Config) name(details ...string) string {
+	name := fmt.Sprintf("rank %d", c.Rank)
+	if c.DPRank != nil {
+		name += fmt.Sprintf(" of DP rank %d", *c.DPRank)
 	}
-	return fmt.Sprintf("rank %d of DP rank %d", c.Rank, *c.DPRank)
+	if c.worldSize() > 1 {
+		details = append([]string{fmt.Sprintf("tp %d, pp %d", c.Rank%max(1, c.TPSize), c.Rank/max(1, c.TPSize))}, details...)
+	}
+	if len(details) > 0 {
+		name += " (" + strings.Join(details, ", ") + ")"
+	}
+	return name
 }
 
 // threads is how many processors the device uses; 0: all.

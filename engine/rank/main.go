@@ -38,6 +38,9 @@ func ReportFile() *os.File { return os.NewFile(3, "rank report") }
 // LinkFile is the socket on which a rank process serves its parent.
 func LinkFile() *os.File { return os.NewFile(4, "rank link") }
 
+// rendezvousFile is the listener that rank 0 of a world on several nodes gets.
+func rendezvousFile() *os.File { return os.NewFile(5, "rank rendezvous") }
+
 // hello is the one line, or the two, that a child writes to its parent.
 type hello struct {
 	Serving bool   `json:"serving,omitempty"`
@@ -89,7 +92,7 @@ func run(ctx context.Context, cfg Config, world *parallel.World, log *slog.Logge
 	if cfg, err = cfg.Validate(); err != nil {
 		return err
 	}
-	p, err := assemble(cfg, world, log)
+	p, err := assemble(ctx, cfg, world, log)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package rank
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -28,7 +29,7 @@ type parts struct {
 
 // assemble loads the model and wires the rank, one of a world or, with nil, alone. On an error nothing is left open; the
 // world stays the caller's.
-func assemble(cfg Config, world *parallel.World, log *slog.Logger) (_ *parts, err error) {
+func assemble(ctx context.Context, cfg Config, world *parallel.World, log *slog.Logger) (_ *parts, err error) {
 	p := &parts{}
 	defer func() {
 		if err != nil {
@@ -46,6 +47,9 @@ func assemble(cfg Config, world *parallel.World, log *slog.Logger) (_ *parts, er
 		return nil, fmt.Errorf("load the tokenizer of %s: %w", cfg.ModelDir, err)
 	}
 	if p.info, err = describe(cfg, p.runner.Info(), tok); err != nil {
+		return nil, err
+	}
+	if err = sameModel(ctx, world, p.info.ModelID); err != nil {
 		return nil, err
 	}
 	clock := ledger.System()

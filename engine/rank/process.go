@@ -24,7 +24,7 @@ const lostGrace = 2 * time.Second
 // (Close), when this process dies (the kernel kills it), or by itself, and then Err names rank, pid and cause.
 type Process struct {
 	*handle
-	name  string
+	name  string // with the pid
 	child *osChild
 }
 
@@ -67,7 +67,15 @@ func start(ctx context.Context, cfg Config, cmd *exec.Cmd, stderr io.Writer) (p 
 		}
 	}()
 	c := &osChild{cmd: cmd, stderr: newTailWriter(stderr), exited: make(chan struct{})}
-	hello, err := c.spawn(cfg, theirs)
+	files := []*os.File{theirs}
+	if l := cfg.Nodes.Listener; l != nil {
+		f, err := l.File() // a copy
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("hand over the rendezvous: %w", err), theirs.Close())
+		}
+		files, cfg.Nodes.Inherited = append(files, f), true
+	}
+	hello, err := c.spawn(cfg, files)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +93,7 @@ func start(ctx context.Context, cfg Config, cmd *exec.Cmd, stderr io.Writer) (p 
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	p = &Process{name: cfg.name(), child: c}
+	p = &Process{name: cfg.name(fmt.Sprintf("pid %d", cmd.Process.Pid)), child: c}
 	if p.handle, err = connect(ctx, once(own), c.lost); err != nil {
 		return nil, err
 	}
@@ -96,10 +104,14 @@ func start(ctx context.Context, cfg Config, cmd *exec.Cmd, stderr io.Writer) (p 
 	return p, nil
 }
 
-// spawn starts the process and a goroutine that reaps it. The child gets link, which is closed here. The channel gets
-// true when the child serves, false when it will not.
-func (c *osChild) spawn(cfg Config, link *os.File) (<-chan bool, error) {
-	defer link.Close()
+// spawn starts the process and a goroutine that reaps it. The child gets files, from descriptor 4 on; they are closed
+// here. The channel gets true when the child serves, false when it will not.
+func (c *osChild) spawn(cfg Config, files []*os.File) (<-chan bool, error) {
+	defer func() {
+		for _, f := range files {
+			_ = f.Close() // the child has a copy
+		}
+	}()
 	config, err := json.Marshal(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("encode its configuration: %w", err)
@@ -113,7 +125,7 @@ func (c *osChild) spawn(cfg Config, link *os.File) (<-chan bool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make its report pipe: %w", err)
 	}
-	c.cmd.ExtraFiles = []*os.File{reportWriter, link} // see ReportFile and LinkFile
+	c.cmd.ExtraFiles = append([]*os.File{reportWriter}, files...) // see ReportFile, LinkFile and rendezvousFile
 	c.cmd.Stderr = c.stderr
 	// A group of its own keeps a terminal's signals away: this process tells the rank when to end. The kernel kills the
 	// rank when the thread that made it dies, so that thread is kept until the rank is reaped.
@@ -215,7 +227,7 @@ func (p *Process) killed() bool {
 
 // fate says how the process ended. It is valid once exited is closed.
 func (p *Process) fate() error {
-	return fmt.Errorf("%s (pid %d) ended: %w", p.name, p.PID(), p.child.cause())
+	return fmt.Errorf("%s ended: %w", p.name, p.child.cause())
 }
 
 // PID is the process's id.
@@ -232,5 +244,5 @@ func (p *Process) Close(ctx context.Context) error {
 	}
 	p.child.signal()
 	<-p.done
-	return fmt.Errorf("close %s (pid %d): it did not end in time and was killed: %w", p.name, p.PID(), ctx.Err())
+	return fmt.Errorf("close %s: it did not end in time and was killed: %w", p.name, ctx.Err())
 }

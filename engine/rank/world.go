@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"reflect"
@@ -21,23 +22,27 @@ const (
 	// mourning is how long the other ranks of a world may take to end after one has died, before they are killed.
 	mourning = 500 * time.Millisecond
 	// inquest is how long a rank that says it lost another is given for that one's end to be known.
-	inquest = 200 * time.Millisecond
+	inquest = 400 * time.Millisecond
 )
 
-// World is the ranks of one copy of the model, each in a child process on this machine. Requests go to rank 0, which leads.
-// They live and die together: the first that ends takes the others with it, and Err names it.
+// World is the ranks of one copy of the model that are on this node, each in a child process. On the only node, or on node
+// 0 of several, requests go to rank 0, which leads; elsewhere the world takes none. They live and die together: the first
+// that ends takes the others with it, and Err names it.
 type World struct {
-	*Process // the leader
+	*Process // the leader; the first of this node where the leader is elsewhere
 	ranks    []*Process
 
 	mu      sync.Mutex
 	closing bool
 	err     error
+	failure error         // of Fail
+	failed  chan struct{} // closed by Fail
+	doomed  chan struct{} // closed when err is set, or the end in order has begun
 	done    chan struct{}
 }
 
-// StartWorld spawns the processes of all ranks and returns when they serve. ctx bounds the start alone. When one does not
-// start, none stays.
+// StartWorld spawns the processes of all ranks that are on this node and returns when they serve. ctx bounds the start
+// alone. When one does not start, none stays.
 func StartWorld(ctx context.Context, cfg Config) (*World, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -47,15 +52,28 @@ func StartWorld(ctx context.Context, cfg Config) (*World, error) {
 }
 
 func startWorld(ctx context.Context, cfg Config, command func() *exec.Cmd) (w *World, err error) {
-	if cfg.MeetingDir, err = os.MkdirTemp("", "sluice-world-"); err != nil {
-		return nil, fmt.Errorf("start the ranks: make a folder where they meet: %w", err)
+	if l := cfg.Nodes.Listener; l != nil {
+		defer l.Close() // rank 0 has a copy
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(cfg.MeetingDir)) }()
-	w = &World{ranks: make([]*Process, cfg.worldSize()), done: make(chan struct{})}
+	if _, err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("start the ranks: %w", err)
+	}
+	meeting, err := newMeeting()
+	if err != nil {
+		return nil, fmt.Errorf("start the ranks: %w", err)
+	}
+	defer func() { err = errors.Join(err, meeting.remove()) }()
+	cfg.MeetingDir = meeting.dir
+	from, to := cfg.localRanks()
+	w = &World{
+		ranks: make([]*Process, to-from), failed: make(chan struct{}), doomed: make(chan struct{}), done: make(chan struct{}),
+	}
 	starts, started := errgroup.WithContext(ctx) // one that fails ends the wait of the others for it
 	for i := range w.ranks {
 		own := cfg
-		own.Rank = i
+		if own.Rank = from + i; own.Rank > 0 {
+			own.Nodes.Listener = nil
+		}
 		starts.Go(func() (err error) {
 			w.ranks[i], err = start(started, own, command(), os.Stderr)
 			return err
@@ -66,6 +84,7 @@ func startWorld(ctx context.Context, cfg Config, command func() *exec.Cmd) (w *W
 			if p != nil {
 				p.beginClose()
 				p.child.kill()
+				<-p.Done()
 			}
 		}
 		return nil, err
@@ -75,22 +94,17 @@ func startWorld(ctx context.Context, cfg Config, command func() *exec.Cmd) (w *W
 	return w, nil
 }
 
-// watch waits for the first rank that ends and ends the others.
+// watch waits for the first rank that ends, or for Fail, and ends the others.
 func (w *World) watch() {
 	defer close(w.done)
-	cases := make([]reflect.SelectCase, len(w.ranks))
-	for i, p := range w.ranks {
-		cases[i] = reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(p.child.exited)}
-	}
-	first, _, _ := reflect.Select(cases)
-	dead := w.blame(w.ranks[first])
-	cause := dead.fate()
+	cause := w.cause()
 	w.mu.Lock()
 	if !w.closing {
 		w.err = cause
 	}
 	closing := w.closing
 	w.mu.Unlock()
+	close(w.doomed)
 	if !closing {
 		w.fail(cause)
 		ctx, cancel := context.WithTimeout(context.Background(), mourning)
@@ -102,25 +116,49 @@ func (w *World) watch() {
 	}
 }
 
-// blame gives the rank whose end was the cause of another's: one that was killed, if it is known soon, else that other.
-func (w *World) blame(first *Process) *Process {
-	if first.killed() {
-		return first
-	}
-	timeout := time.NewTimer(inquest)
-	defer timeout.Stop()
+// cause waits for the first end and says why it came. A rank that was killed, or another node's word, explains the end of
+// one that says it lost another, if it is known soon.
+func (w *World) cause() error {
+	const failed, late = 0, 1
+	cases := []reflect.SelectCase{{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(w.failed)}, {Dir: reflect.SelectRecv}}
 	for _, p := range w.ranks {
-		select {
-		case <-p.child.exited:
+		cases = append(cases, reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(p.child.exited)})
+	}
+	var first *Process
+	for {
+		switch chosen, _, _ := reflect.Select(cases); chosen {
+		case failed:
+			return w.failure
+		case late:
+			return first.fate()
+		default:
+			p := w.ranks[chosen-2]
 			if p.killed() {
-				return p
+				return p.fate()
 			}
-		case <-timeout.C:
-			return first
+			if first == nil {
+				first = p
+				timeout := time.NewTimer(inquest)
+				defer timeout.Stop()
+				cases[late].Chan = reflect.ValueOf(timeout.C)
+			}
+			cases[chosen].Chan = reflect.Value{} // it has been heard
 		}
 	}
-	return first
 }
+
+// Fail ends the world because of something that went wrong elsewhere, on another node. Its ranks end as after a death.
+func (w *World) Fail(cause error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.failure == nil {
+		w.failure = cause
+		close(w.failed)
+	}
+}
+
+// Doomed is closed before Done, as soon as Err is known: the ranks are about to end.
+func (w *World) Doomed() <-chan struct{} { return w.doomed }
 
 // each calls f for all ranks at the same time and joins what fails.
 func (w *World) each(f func(i int, p *Process) error) error {
@@ -187,5 +225,34 @@ func join(ctx context.Context, cfg Config) (*parallel.World, error) {
 	if err != nil {
 		return nil, err
 	}
-	return parallel.Join(ctx, parallel.Config{Place: place, Dir: cfg.MeetingDir})
+	meeting := parallel.Config{Place: place, Dir: cfg.MeetingDir}
+	if n := cfg.Nodes; n.Count > 1 {
+		meeting.Nodes, meeting.Rendezvous, meeting.Secret = n.Count, n.Rendezvous, []byte(n.Secret)
+	}
+	if cfg.Nodes.Inherited && cfg.Rank == 0 {
+		f := rendezvousFile()
+		meeting.Listener, err = net.FileListener(f) // a copy
+		if err = errors.Join(err, f.Close()); err != nil {
+			return nil, fmt.Errorf("use the rendezvous of the API process: %w", err)
+		}
+	}
+	return parallel.Join(ctx, meeting)
+}
+
+// sameModel compares the weights of all ranks: on several nodes each has files of its own.
+func sameModel(ctx context.Context, world *parallel.World, id string) error {
+	if world == nil {
+		return nil
+	}
+	all, err := world.Peers().Exchange(ctx, []byte(id))
+	if err != nil {
+		return fmt.Errorf("compare the model with the other ranks': %w", err)
+	}
+	for rank, other := range all {
+		if string(other) != id {
+			return fmt.Errorf("the model of rank %d (id %.64q) is not that of rank %d (id %q): --model-path must name the same model on all nodes",
+				rank, other, world.Place().Rank, id)
+		}
+	}
+	return nil
 }

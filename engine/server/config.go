@@ -48,6 +48,12 @@ type Config struct {
 
 	BootstrapPort int // --disaggregation-bootstrap-port; 0: a free one
 
+	NNodes       int           // --nnodes: nodes over which the ranks are spread; 0: 1
+	NodeRank     int           // --node-rank: which of them this is; 0 has the API
+	DistInitAddr string        // --dist-init-addr: where node 0 listens for the others
+	DistSecret   string        // --dist-secret-file: what the nodes prove to each other; empty: that of the PD peers
+	DistTimeout  time.Duration // --dist-timeout: until all nodes are there; 0: 300 s
+
 	DPSize            int    // --dp-size: replicas of the model behind this API process; 0: 1
 	LoadBalanceMethod string // --load-balance-method: how one is chosen for a request that names none
 
@@ -64,7 +70,7 @@ func Default() Config {
 	return Config{
 		Host: "127.0.0.1", Port: 30000, CustomLabelsHeader: "x-custom-labels", LogRequestsLevel: 2, MaxBodyBytes: 8 << 20,
 		ClientTimeout: 2 * time.Minute, HealthTimeout: 20 * time.Second, HealthGenerates: true, DrainAccept: 2 * time.Second, DrainTimeout: 60 * time.Second,
-		BootstrapPort: 8998, ProfilerDir: "/tmp", DPSize: 1, LoadBalanceMethod: string(dp.Auto),
+		BootstrapPort: 8998, ProfilerDir: "/tmp", NNodes: 1, DPSize: 1, LoadBalanceMethod: string(dp.Auto),
 		Rank: rank.Config{TPSize: 1, PPSize: 1,
 			PageSize: 16, SWAFullTokensRatio: 0.8, MaxRunningRequests: 256, ChunkedPrefillSize: 2048, MaxPrefillTokens: 16384, DecodeLogInterval: 40, LogLevel: "info",
 			Cache: rank.CacheConfig{EvictionPolicy: "lru"}, SchedulePolicy: "fcfs", ScheduleConservativeness: 1, RetractionPolicy: "length", Priority: rank.PriorityConfig{PreemptionThreshold: 10},
@@ -123,6 +129,7 @@ func (c Config) Validate() (Config, error) {
 	if _, err := parallel.At(0, c.Rank.TPSize, c.Rank.PPSize); err != nil {
 		faults = append(faults, err)
 	}
+	c.checkNodes(refuse)
 	if err := errors.Join(faults...); err != nil {
 		return Config{}, err
 	}

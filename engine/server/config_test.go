@@ -55,6 +55,23 @@ func TestValidate(t *testing.T) {
 		{"open without a secret", "peers on other machines must authenticate", func(c *Config) {
 			c.Host, c.Rank.Disagg.Mode = "0.0.0.0", rank.ModePrefill
 		}, nil, []string{"--disaggregation-host is missing", "--disaggregation-secret-file is missing"}},
+		{"several nodes", "the secret of the PD peers is theirs too", func(c *Config) {
+			c.NNodes, c.NodeRank, c.DistInitAddr, c.Rank.TPSize, c.Rank.Disagg.Secret = 2, 1, "10.0.0.1:5000", 4, "s"
+		}, func(c *Config) {
+			c.ServedModelName, c.Rank.ModelDir, c.Rank.ServedModelName = "/m", "/m", "/m"
+			c.DistSecret = "s"
+		}, nil},
+		{"ranks that can't be spread", "each node has as many", func(c *Config) {
+			c.NNodes, c.DistInitAddr, c.Rank.TPSize, c.Rank.PPSize = 4, "127.0.0.1:5000", 3, 2
+		}, nil, []string{"--nnodes is 4, but --tp-size 3 times --pp-size 2 is 6"}},
+		{"nodes without a meeting place", "they would never meet", func(c *Config) { c.NNodes, c.Rank.TPSize = 2, 2 }, nil, []string{`--dist-init-addr is "": give host:port of node 0`}},
+		{"nodes without a secret", "anybody could join", func(c *Config) {
+			c.NNodes, c.Rank.TPSize, c.DistInitAddr = 2, 2, "10.0.0.1:5000"
+		}, nil, []string{"--dist-init-addr 10.0.0.1:5000 is not a loopback address and there is no secret"}},
+		{"a node too many", "they count from 0", func(c *Config) {
+			c.NNodes, c.NodeRank, c.Rank.TPSize, c.DistInitAddr = 2, 2, 2, "127.0.0.1:5000"
+		}, nil, []string{"--node-rank is 2: give 0 to 1, --nnodes is 2"}},
+		{"a node of none", "the number is missing", func(c *Config) { c.NodeRank = 1 }, nil, []string{"--node-rank is 1, but --nnodes is 1"}},
 		{"bodies without a limit", "the limit's own arithmetic would overflow", func(c *Config) { c.MaxBodyBytes = 1<<63 - 1 }, nil, []string{"--max-body-bytes is 9223372036854775807: give 1 to 1099511627776"}},
 		{"pool smaller than a page", "nothing would fit", func(c *Config) { c.Rank.MaxTotalTokens = 8 }, nil, []string{"--max-total-tokens is 8, less than a page of 16"}},
 	} {

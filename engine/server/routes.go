@@ -76,6 +76,9 @@ func (s *Server) rows() []route {
 			route{"/metrics", onlyGet, accessOpen, s.metrics.ServeHTTP},
 			route{"/metrics/", onlyGet, accessOpen, s.metrics.ServeHTTP})
 	}
+	if s.cfg.NodeRank > 0 {
+		return s.nodeRows(rows)
+	}
 	return rows
 }
 

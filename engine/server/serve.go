@@ -28,6 +28,16 @@ type Runtime struct {
 	Listening func(api, bootstrap net.Addr)
 }
 
+func (r Runtime) withDefaults() Runtime {
+	if r.Log == nil {
+		r.Log = slog.Default()
+	}
+	if r.Clock == nil {
+		r.Clock = ledger.System()
+	}
+	return r
+}
+
 const (
 	deathGrace    = time.Second     // for clients to get their errors after the rank died
 	abortGrace    = 5 * time.Second // for requests that were aborted at the end of the drain to end
@@ -41,11 +51,9 @@ func Serve(ctx context.Context, cfg Config, run Runtime) (err error) {
 	if err != nil {
 		return err
 	}
-	if run.Log == nil {
-		run.Log = slog.Default()
-	}
-	if run.Clock == nil {
-		run.Clock = ledger.System()
+	run = run.withDefaults()
+	if cfg.NodeRank > 0 {
+		return serveNode(ctx, cfg, run)
 	}
 	observer, err := newObserver(cfg, run.Clock)
 	if err != nil {
@@ -108,7 +116,7 @@ func (s *Server) bringUp(ctx context.Context, run Runtime, cfg rank.Config) (ran
 	if err != nil {
 		return nil, fmt.Errorf("load the tokenizer of --model-path %s: %w", s.cfg.ModelPath, err)
 	}
-	client, err := s.startRanks(ctx, run, cfg)
+	client, err := s.startReplica(ctx, run, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -121,35 +129,80 @@ func (s *Server) bringUp(ctx context.Context, run Runtime, cfg rank.Config) (ran
 // startRanks starts the rank, or the DP ranks, at the same time, and the controller before them. When one does not start,
 // none stays.
 func (s *Server) startRanks(ctx context.Context, run Runtime, cfg rank.Config) (rank.Client, error) {
-	if s.cfg.DPSize < 2 {
-		client, err := run.StartRank(ctx, cfg)
-		if err != nil {
-			return nil, fmt.Errorf("start the rank: %w", err)
-		}
-		return client, nil
+	clients, err := startAll(ctx, run, dataParallel(cfg, s.cfg.DPSize))
+	if err != nil {
+		return nil, err
 	}
-	clients, errs := make([]rank.Client, s.cfg.DPSize), make([]error, s.cfg.DPSize)
-	var wait sync.WaitGroup
-	for i := range clients {
-		one := cfg
-		one.DPRank, one.DPSize, one.Seed = &i, s.cfg.DPSize, cfg.Seed+uint64(i)
-		wait.Go(func() { clients[i], errs[i] = run.StartRank(ctx, one) })
+	client, err := s.control(clients)
+	if err != nil {
+		return nil, errors.Join(err, closeRanks(clients))
+	}
+	return client, nil
+}
+
+// control puts the DP controller before several DP ranks.
+func (s *Server) control(clients []rank.Client) (rank.Client, error) {
+	if len(clients) == 1 {
+		return clients[0], nil
+	}
+	method, err := dp.ParseMethod(s.cfg.LoadBalanceMethod) // Validate has read it
+	if err != nil {
+		return nil, err
+	}
+	return dp.New(clients, method.Resolve(s.cfg.Rank.Disagg.Mode))
+}
+
+// dataParallel gives the configurations of n DP ranks, by DP rank.
+func dataParallel(cfg rank.Config, n int) []rank.Config {
+	all := make([]rank.Config, n)
+	for i := range all {
+		all[i] = cfg
+		if n > 1 {
+			all[i].DPRank, all[i].DPSize, all[i].Seed = &i, n, cfg.Seed+uint64(i)
+		}
+	}
+	return all
+}
+
+// startAll starts ranks at the same time. When one does not start, none stays.
+func startAll(ctx context.Context, run Runtime, cfgs []rank.Config) ([]rank.Client, error) {
+	ctx, cancel := context.WithCancel(ctx) // the others need not go on when one has failed
+	defer cancel()
+	clients, errs := make([]rank.Client, len(cfgs)), make([]error, len(cfgs))
+	var (
+		wait  sync.WaitGroup
+		first sync.Once
+		cause error
+	)
+	for i, cfg := range cfgs {
+		wait.Go(func() {
+			if clients[i], errs[i] = run.StartRank(ctx, cfg); errs[i] != nil {
+				first.Do(func() { cause = errs[i] })
+				cancel()
+			}
+		})
 	}
 	wait.Wait()
-	err := errors.Join(errs...)
-	if err == nil {
-		method, parseErr := dp.ParseMethod(s.cfg.LoadBalanceMethod) // Validate has read it
-		controller, newErr := dp.New(clients, method.Resolve(cfg.Disagg.Mode))
-		if err = errors.Join(parseErr, newErr); err == nil {
-			return controller, nil
-		}
+	if cause == nil {
+		return clients, nil
 	}
+	started := clients[:0]
 	for i, client := range clients {
 		if errs[i] == nil {
-			err = errors.Join(err, closeRank(client))
+			started = append(started, client)
 		}
 	}
-	return nil, fmt.Errorf("start the DP ranks: %w", err)
+	return nil, errors.Join(fmt.Errorf("start the ranks: %w", cause), closeRanks(started))
+}
+
+func closeRanks(clients []rank.Client) error {
+	errs := make([]error, len(clients))
+	var wait sync.WaitGroup
+	for i, client := range clients {
+		wait.Go(func() { errs[i] = closeRank(client) })
+	}
+	wait.Wait()
+	return errors.Join(errs...)
 }
 
 // drain ends the replica without failing a request: health says 503, routing moves away, what runs goes on, and only what

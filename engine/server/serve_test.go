@@ -144,7 +144,7 @@ func TestServeFails(t *testing.T) {
 		{"configuration", func(c *Config) { c.Host = "" }, "--host is empty"},
 		{"address", func(c *Config) { c.Host = "192.0.2.1" }, "(--host and --port)"},
 		{"tokenizer", func(c *Config) { c.ModelPath = "/nowhere" }, "load the tokenizer of --model-path /nowhere"},
-		{"rank", func(*Config) {}, "start the rank: no device"},
+		{"rank", func(*Config) {}, "start the ranks: no device"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			cfg := Default()

@@ -108,7 +108,7 @@ func TestWorldDeath(t *testing.T) {
 				if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 					t.Fatal(err)
 				}
-				want := fmt.Sprintf("rank %d (pid %d) ended: signal: killed", victim, pid)
+				want := fmt.Sprintf("rank %d (tp %d, pp 0, pid %d) ended: signal: killed", victim, victim, pid)
 				if busy {
 					body, err := io.ReadAll(rest)
 					list := events(string(body))
