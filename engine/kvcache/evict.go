@@ -1,5 +1,7 @@
 package kvcache
 
+import "slices"
+
 // Evict frees cached pages that nobody locks, with their window pages, in the order of the policy, from the ends of the
 // cached sequences on: as many as asked for, or all. It gives how many.
 func (t *Tree) Evict(pages int) (freed int) {
@@ -25,6 +27,9 @@ func (t *Tree) trim(n *node, k int) {
 	}
 	if keep > 0 {
 		n.pages, n.tokens = n.pages[:keep], n.tokens[:keep*t.pageSize]
+		if keep < cap(n.pages)/2 { // a node must not keep the memory of one that was long
+			n.pages, n.tokens, n.window = slices.Clone(n.pages), slices.Clone(n.tokens), slices.Clone(n.window)
+		}
 		t.settle(n)
 		return
 	}

@@ -44,16 +44,17 @@ func (n *node) agree(tokens []int32, pageSize int) int {
 }
 
 // split cuts the node behind its first k pages, 0 < k < len(pages), and gives the new node with these. The node itself
-// keeps the rest, so that handles at it stay where they are.
+// keeps the rest, so that handles at it stay where they are. Both get memory of their own: a short node that stays for long
+// would keep that of a long one that is gone.
 func (t *Tree) split(n *node, k int) *node {
 	upper := &node{
-		parent: n.parent, children: map[string]*node{}, tokens: n.tokens[: k*t.pageSize : k*t.pageSize], pages: n.pages[:k:k],
+		parent: n.parent, children: map[string]*node{}, tokens: slices.Clone(n.tokens[:k*t.pageSize]), pages: slices.Clone(n.pages[:k]),
 		start: n.start, locks: n.locks, windowLocks: n.windowLocks, age: n.age, inLeaves: -1, inWindows: -1,
 	}
 	n.parent.children[string(t.firstPage(upper.tokens))] = upper
-	n.tokens, n.pages, n.start, n.parent = n.tokens[k*t.pageSize:], n.pages[k:], n.start+k, upper
+	n.tokens, n.pages, n.start, n.parent = slices.Clone(n.tokens[k*t.pageSize:]), slices.Clone(n.pages[k:]), n.start+k, upper
 	if t.window != nil {
-		upper.window, n.window = n.window[:k:k], n.window[k:]
+		upper.window, n.window = slices.Clone(n.window[:k]), slices.Clone(n.window[k:])
 		upper.windows = count(upper.window)
 		n.windows -= upper.windows
 	}

@@ -141,7 +141,8 @@ func (p *Pool) Stats() Stats {
 }
 
 // Check verifies the properties in the comment of Pool and that owned, the pages of all live sequences, are exactly the used
-// pages: where a tree shares the pool, those that are theirs alone, and once what they lock of the tree. It costs a pass over all pages: for tests and builds with Invariants.
+// pages: where a tree shares the pool, those that are theirs alone, and once what they lock of the tree. It costs a pass over
+// all pages: for tests and builds with Invariants.
 func (p *Pool) Check(owned ...[]int32) error {
 	var count [numStates]int
 	for page, s := range p.states {

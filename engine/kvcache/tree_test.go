@@ -221,3 +221,22 @@ func BenchmarkTree(b *testing.B) {
 		})
 	}
 }
+
+// TestNodesKeepNoOtherMemory: what is left of a long node that was split and evicted takes the memory of what it is.
+func TestNodesKeepNoOtherMemory(t *testing.T) {
+	tree, _, _ := newTree(t, 1024, 1, 0, 0, LRU)
+	long := make([]int32, 1000)
+	for i := range long {
+		long[i] = int32(i)
+	}
+	put(t, tree, long, 0)
+	tree.Match("", long[:3])
+	tree.Evict(990)
+	upper := tree.roots[""].children[string(tree.firstPage(long))]
+	lower := upper.children[string(tree.firstPage(long[3:]))]
+	for _, n := range []*node{upper, lower} {
+		if len(n.tokens) > 7 || cap(n.tokens) > 4*len(n.tokens) || cap(n.pages) > 4*len(n.pages) {
+			t.Errorf("a node of %d tokens keeps memory for %d and for %d pages", len(n.tokens), cap(n.tokens), cap(n.pages))
+		}
+	}
+}
