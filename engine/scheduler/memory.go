@@ -77,7 +77,11 @@ func (s *Scheduler) releasePages(q *sequence) {
 	}
 	s.digest.note(notedRelease, uint64(q.arrival))
 	s.store(q)
-	s.giveBack(held{pages: q.pages[q.prefix.Pages():], window: q.ownWindow(), prefix: q.prefix, hand: q.hand, step: q.step})
+	hand := q.hand
+	if q.sending != nil && q.sent == 0 {
+		hand = nil // nothing was given to the transfer, and q may need the pages again before it is over
+	}
+	s.giveBack(held{pages: q.pages[q.prefix.Pages():], window: q.ownWindow(), prefix: q.prefix, hand: hand, step: q.step})
 	q.pages, q.window, q.slid, q.prefix = nil, nil, 0, kvcache.Handle{}
 }
 
