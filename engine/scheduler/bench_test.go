@@ -66,6 +66,30 @@ func BenchmarkDecodeStep(b *testing.B) {
 	}
 }
 
+// BenchmarkQueuedStep is what a decode step of 256 sequences costs while so many requests wait for a place.
+func BenchmarkQueuedStep(b *testing.B) {
+	for _, queued := range []int{0, 1000, 10_000} {
+		b.Run(fmt.Sprintf("queued=%d", queued), func(b *testing.B) {
+			s := newBench(b, &nothingness{}, 256, true)
+			for i := range queued {
+				r := &request.Request{RID: fmt.Sprint("q", i), PromptIDs: testPrompt(100, i), Sampling: request.Sampling{MaxNewTokens: 100, IgnoreEOS: true}}
+				if err := s.Submit(r, dropped{}); err != nil {
+					b.Fatal(err)
+				}
+			}
+			if _, err := s.turn(); err != nil {
+				b.Fatal(err)
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := s.turn(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
 // device takes a known time for a step and keeps no CPU from others meanwhile, as a device does that is none.
 type device struct {
 	nothingness

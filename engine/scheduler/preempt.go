@@ -13,7 +13,7 @@ const (
 // that q can be admitted. They are computed again later, as after a retraction, but they don't count as retracted for
 // memory: that it sufficed for all of them was not the point.
 func (s *Scheduler) preempt(q *sequence, w want, b *budget) preemption {
-	if p := s.cfg.Priorities; !p.Enabled || p.NoPreemption || !b.hasRoom(w) {
+	if !s.cfg.Priorities.preempts() || !b.hasRoom(w) {
 		return preemptNone
 	}
 	places := s.cfg.MaxRunning - s.running()

@@ -30,7 +30,11 @@ func (s *Scheduler) pickPrefill(beside decodes) (_ batch, await bool) {
 			items = append(items, item{seq: q, n: n})
 		}
 	}
-	for _, q := range s.queue() {
+	var queue []*sequence
+	if b.chunkTokens > 0 && (b.slots > 0 || s.cfg.Priorities.preempts()) { // else nobody would be admitted, and the queue may be long
+		queue = s.queue()
+	}
+	for _, q := range queue {
 		f := s.find(q)
 		w := s.want(q, f)
 		n, ok := b.take(w)

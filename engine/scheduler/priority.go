@@ -23,6 +23,9 @@ type Priorities struct {
 	RefuseWhenDisabled bool
 }
 
+// preempts reports whether waiting requests may take the places of running ones.
+func (p Priorities) preempts() bool { return p.Enabled && !p.NoPreemption }
+
 // urgency orders requests: the higher is served first, whatever the sign of the configuration. All requests are equal
 // while priorities are not enabled.
 type urgency int64
