@@ -197,14 +197,14 @@ func (w *schemaWriter) literals(from int32, s *value, to int32) {
 }
 
 // isA reports whether the value has a type.
-func (s *value) isA(name string) bool {
-	switch s.kind {
+func (v *value) isA(name string) bool {
+	switch v.kind {
 	case kindNull:
 		return name == "null"
 	case kindFalse, kindTrue:
 		return name == "boolean"
 	case kindNumber:
-		return name == "number" || name == "integer" && !strings.ContainsAny(s.text, ".eE")
+		return name == "number" || name == "integer" && !strings.ContainsAny(v.text, ".eE")
 	case kindString:
 		return name == "string"
 	case kindArray:
