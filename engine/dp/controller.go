@@ -149,19 +149,28 @@ func (c *Controller) pick(r *request.Request) (dpRank int, refusal string) {
 		}
 		return home, ""
 	}
+	if c.method == FollowBootstrapRoom {
+		return c.follow(r)
+	}
 	if r.DPRank != nil {
 		return *r.DPRank, ""
 	}
-	var room int64
-	if r.Bootstrap != nil {
-		room = r.Bootstrap.Room
-	} else if c.method == FollowBootstrapRoom {
+	dpRank = choose(c.method, c.weigh(), c.turn, 0)
+	c.turn = (dpRank + 1) % n
+	return dpRank, ""
+}
+
+// follow gives the DP rank of the request's room. The other half of the request looks for it there, so the request can't
+// name another.
+func (c *Controller) follow(r *request.Request) (dpRank int, refusal string) {
+	if r.Bootstrap == nil {
 		return 0, "bootstrap_room is missing: this engine chooses the DP rank by it (--load-balance-method follow_bootstrap_room): " +
 			"send the request through the router"
 	}
-	dpRank = choose(c.method, c.weigh(), c.turn, room)
-	if c.method != FollowBootstrapRoom {
-		c.turn = (dpRank + 1) % n
+	dpRank = choose(c.method, c.weigh(), c.turn, r.Bootstrap.Room)
+	if r.DPRank != nil && *r.DPRank != dpRank && !r.Bootstrap.Fake() {
+		return 0, fmt.Sprintf("routed_dp_rank is %d, but bootstrap_room %d belongs to DP rank %d (--load-balance-method follow_bootstrap_room): "+
+			"leave routed_dp_rank out, or start the engine with another method", *r.DPRank, r.Bootstrap.Room, dpRank)
 	}
 	return dpRank, ""
 }

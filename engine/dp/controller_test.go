@@ -72,7 +72,8 @@ func TestPlacement(t *testing.T) {
 			steps: []step{
 				{req: request.Request{Bootstrap: room(7)}, want: 1}, {req: request.Request{Bootstrap: room(9)}, want: 0},
 				{req: request.Request{Bootstrap: room(0)}, want: 0},
-				{req: request.Request{Bootstrap: room(7), DPRank: at(2)}, want: 2},
+				{req: request.Request{Bootstrap: room(7), DPRank: at(1)}, want: 1},
+				{req: request.Request{Bootstrap: room(7), DPRank: at(2)}, refused: "routed_dp_rank is 2, but bootstrap_room 7 belongs to DP rank 1"},
 				{refused: "bootstrap_room is missing"},
 			},
 		},

@@ -64,7 +64,8 @@ type load struct {
 func choose(m Method, loads []load, first int, room int64) int {
 	switch m {
 	case FollowBootstrapRoom:
-		return int(uint64(room) % uint64(len(loads)))
+		n := int64(len(loads))
+		return int((room%n + n) % n)
 	case TotalRequests:
 		return least(loads, first, func(a, b load) bool { return a.requests < b.requests })
 	case TotalTokens:

@@ -56,8 +56,8 @@ func naive(m Method, loads []load, first int, room int64) int {
 	switch m {
 	case FollowBootstrapRoom:
 		at := 0
-		for range uint64(room) % uint64(n) {
-			at++
+		for range room {
+			at = (at + 1) % n
 		}
 		return at
 	case RoundRobin:

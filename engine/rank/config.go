@@ -142,6 +142,9 @@ type DisaggConfig struct {
 
 	// BootstrapURL is the own bootstrap server, for example http://127.0.0.1:8998. Prefill only.
 	BootstrapURL string `json:"bootstrapURL,omitempty"`
+	// LoadBalance is how a prefill engine's requests find their DP rank: with follow_bootstrap_room its peers know it from
+	// the room, else they ask the bootstrap server.
+	LoadBalance string `json:"loadBalance,omitempty"`
 	// ListenHost is where a prefill rank accepts decode ranks; empty: 127.0.0.1. AdvertiseHost is what it registers;
 	// empty: ListenHost.
 	ListenHost    string `json:"listenHost,omitempty"`
@@ -342,6 +345,14 @@ func (c Config) localRanks() (from, to int) {
 	n := max(1, c.Nodes.Count)
 	each := c.worldSize() / n
 	return c.Nodes.Rank * each, (c.Nodes.Rank + 1) * each
+}
+
+// dpRank is DPRank, 0 where there is one.
+func (c Config) dpRank() int {
+	if c.DPRank == nil {
+		return 0
+	}
+	return *c.DPRank
 }
 
 // worldSize is the number of ranks that hold the model together.

@@ -67,7 +67,7 @@ func assemble(ctx context.Context, cfg Config, world *parallel.World, log *slog.
 	if world != nil {
 		place = world.Place()
 	}
-	if p.peers, err = openPeers(cfg.Disagg, place, layout, p.runner.Pages(), wake, log); err != nil {
+	if p.peers, err = openPeers(cfg.Disagg, max(1, cfg.DPSize), cfg.dpRank(), place, layout, p.runner.Pages(), wake, log); err != nil {
 		return nil, err
 	}
 	deps := scheduler.Deps{

@@ -20,7 +20,7 @@ type peers struct {
 	decode  *disagg.Decode
 }
 
-func openPeers(c DisaggConfig, place parallel.Place, layout disagg.Layout, pages disagg.Pages, wake func(), log *slog.Logger) (peers, error) {
+func openPeers(c DisaggConfig, dpSize, dpRank int, place parallel.Place, layout disagg.Layout, pages disagg.Pages, wake func(), log *slog.Logger) (peers, error) {
 	cfg := disagg.Config{
 		Place:            place,
 		Secret:           []byte(c.Secret),
@@ -38,6 +38,7 @@ func openPeers(c DisaggConfig, place parallel.Place, layout disagg.Layout, pages
 		cfg.Listen = net.JoinHostPort(c.ListenHost, "0")
 		cfg.AdvertiseHost = c.AdvertiseHost
 		cfg.Bootstrap = server
+		cfg.DPSize, cfg.DPRank, cfg.LoadBalance = dpSize, dpRank, c.LoadBalance
 		p, err := disagg.NewPrefill(cfg, layout, pages)
 		return peers{prefill: p}, err
 	case ModeDecode:

@@ -259,11 +259,15 @@ func (c *Config) checkDataParallel(refuse refusal) {
 	if c.DPSize < 1 || c.DPSize > maxDPSize {
 		refuse("dp-size", "is %d: give 1 to %d", c.DPSize, maxDPSize)
 	}
-	if c.DPSize > 1 && c.Rank.Disagg.Mode != rank.ModeUnified {
-		refuse("dp-size", "is %d, but a %s engine has one data-parallel rank: run more engines of the pool instead", c.DPSize, c.Rank.Disagg.Mode)
-	}
-	if _, err := dp.ParseMethod(c.LoadBalanceMethod); err != nil {
+	method, err := dp.ParseMethod(c.LoadBalanceMethod)
+	if err != nil {
 		refuse("load-balance-method", "%v", err)
+	}
+	if method == dp.FollowBootstrapRoom && c.Rank.Disagg.Mode == rank.ModeUnified {
+		refuse("load-balance-method", "is %s, but requests of a unified engine have no room: use another, or --disaggregation-mode", method)
+	}
+	if c.Rank.Disagg.Mode == rank.ModePrefill && c.DPSize > 1 {
+		c.Rank.Disagg.LoadBalance = string(method.Resolve(rank.ModePrefill))
 	}
 }
 

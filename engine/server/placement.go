@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+
+	"github.com/sluice-dev/sluice/engine/rank"
 )
 
 const (
@@ -25,7 +27,7 @@ type placement struct {
 
 // readPlacement reads headers and fields that all routes share.
 func (s *Server) readPlacement(header http.Header, o *object, prompts int) placement {
-	p := placement{dpRank: readDataRank(header, o, s.dataRanks()), cacheKeys: make([]string, prompts)}
+	p := placement{dpRank: readDataRank(header, o, s.dataRanks(), s.prefillRanks()), cacheKeys: make([]string, prompts)}
 	p.routingKey = header.Get(routingKeyHeader)
 	if len(p.routingKey) > maxKeyBytes {
 		o.failField(routingKeyHeader, "must have at most %d bytes, not %d", maxKeyBytes, len(p.routingKey))
@@ -58,8 +60,18 @@ func readKey(o *object, name string) string {
 // dataRanks is the number of data-parallel ranks of the engine.
 func (s *Server) dataRanks() int { return s.cfg.DPSize }
 
-// readDataRank reads the data-parallel rank that a request is for; nil when it names none. ranks is how many there are.
-func readDataRank(header http.Header, o *object, ranks int) *int {
+// prefillRanks is the number of data-parallel ranks that the prefill half of a request may have: on a decode engine that is
+// another engine, which says itself where the room is.
+func (s *Server) prefillRanks() int {
+	if s.cfg.Rank.Disagg.Mode == rank.ModeDecode {
+		return maxDPSize
+	}
+	return s.dataRanks()
+}
+
+// readDataRank reads the data-parallel rank that a request is for; nil when it names none. ranks is how many there are,
+// prefillRanks how many the prefill half may have.
+func readDataRank(header http.Header, o *object, ranks, prefillRanks int) *int {
 	check := func(field string, number int64) *int {
 		switch {
 		case number >= 0 && number < int64(ranks):
@@ -73,7 +85,9 @@ func readDataRank(header http.Header, o *object, ranks int) *int {
 		return nil
 	}
 	for _, number := range o.integers("disagg_prefill_dp_rank") {
-		check("disagg_prefill_dp_rank", number)
+		if number < 0 || number >= int64(prefillRanks) {
+			check("disagg_prefill_dp_rank", number)
+		}
 	}
 	if text := header.Get(dataRankHeader); text != "" {
 		number, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)

@@ -81,6 +81,9 @@ func (s *Server) submit(ctx context.Context, e *engine, spec sequenceSpec) (*seq
 		}
 		return nil, failure(http.StatusBadGateway, codeEngineFailed, "hand request %s to the rank: %v", spec.rid, err)
 	}
+	if b := spec.bootstrap; s.rooms != nil && b != nil && !b.Fake() {
+		s.rooms.Assign(b.Room, stream.DPRank())
+	}
 	q.timeline.Move(ledger.StageAwaitOutput)
 	q.stream = stream
 	if level, on := s.requests.level(); on && level >= 2 {

@@ -331,6 +331,9 @@ func (s *Server) listenBootstrap(log *slog.Logger) (l *listener, url string, err
 		return &listener{}, "", nil
 	}
 	b := disagg.NewBootstrap(disagg.BootstrapConfig{Secret: []byte(s.cfg.Rank.Disagg.Secret)})
+	if m := s.cfg.Rank.Disagg.LoadBalance; m != "" && m != disagg.FollowRoom {
+		s.rooms = b
+	}
 	l, err = listen("--disaggregation-bootstrap-port", s.cfg.Host, s.cfg.BootstrapPort, b, log)
 	if err != nil {
 		return nil, "", err

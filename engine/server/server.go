@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/sluice-dev/sluice/engine/disagg"
 	"github.com/sluice-dev/sluice/engine/ledger"
 	"github.com/sluice-dev/sluice/engine/loads"
 	"github.com/sluice-dev/sluice/engine/profile"
@@ -62,6 +63,8 @@ type Server struct {
 	sessions sessions
 
 	fieldSeen func(path string) // told each field of a body that is looked at; nil but in a test
+
+	rooms *disagg.Bootstrap // is told which DP rank has a room; nil: the room itself says so, or there is one
 
 	started ledger.Instant
 	current atomic.Pointer[engine] // nil until Attach

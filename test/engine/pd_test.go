@@ -30,6 +30,58 @@ func startPair(t testing.TB, flags ...string) *pair {
 	}
 }
 
+// startPairOf starts both engines with flags of their own.
+func startPairOf(t testing.TB, prefill, decode []string) *pair {
+	t.Setenv("SLUICE_PD_SECRET", "a secret of the service")
+	return &pair{
+		t:       t,
+		prefill: start(t, append([]string{"--disaggregation-mode", "prefill", "--disaggregation-bootstrap-port", "0"}, prefill...)...),
+		decode:  start(t, append([]string{"--disaggregation-mode", "decode"}, decode...)...),
+	}
+}
+
+// TestPairsOfManyRanks: whichever replicas and ranks the two engines have, every room's pages come from the replica that
+// computed them: greedy answers are those of one process.
+func TestPairsOfManyRanks(t *testing.T) {
+	one := start(t)
+	bodies := make([]string, 6)
+	want := make([]string, len(bodies))
+	for i := range bodies {
+		bodies[i] = fmt.Sprintf(`{"prompt":"the river and mill number %d","max_tokens":12,"temperature":0,"ignore_eos":true}`, i)
+		_, text := one.post("/v1/completions", bodies[i])
+		want[i] = decode[completion](t, text).Choices[0].Text
+	}
+	for _, c := range []struct {
+		name            string
+		prefill, decode []string
+	}{
+		{"prefill replicas, by room", []string{"--dp-size", "2"}, nil},
+		{"prefill replicas, by turns", []string{"--dp-size", "2", "--load-balance-method", "round_robin"}, nil},
+		{"decode replicas", nil, []string{"--dp-size", "2"}},
+		{"replicas of several ranks", []string{"--dp-size", "2", "--tp-size", "2"}, []string{"--dp-size", "2", "--load-balance-method", "total_tokens"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := startPairOf(t, c.prefill, c.decode)
+			got := make([]string, len(bodies))
+			var wait sync.WaitGroup
+			for i, body := range bodies {
+				wait.Go(func() {
+					prefill, answer := p.post("/v1/completions", body)
+					if prefill.status != http.StatusOK || answer.status != http.StatusOK {
+						t.Errorf("request %d: prefill %d %s, decode %d %s", i, prefill.status, prefill.body, answer.status, answer.body)
+						return
+					}
+					got[i] = decode[completion](t, answer.body).Choices[0].Text
+				})
+			}
+			wait.Wait()
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("(-one process +pair)\n%s", diff)
+			}
+		})
+	}
+}
+
 // post sends a body to both engines with a room to meet in and gives both answers.
 func (p *pair) post(path, body string) (prefill, decode reply) {
 	p.t.Helper()
