@@ -47,6 +47,7 @@ type Limits struct {
 	Nodes          int // of an automaton before the steps that consume nothing are gone
 	Work           int // steps to remove those
 	Depth          int // of JSON and of schemas in schemas
+	Merge          int // steps to merge schemas that hold at once
 	Repeat         int // of minLength, maxItems and their like
 	Configurations int // ways to read one text at once
 	MaskWork       int // steps for one mask
@@ -57,7 +58,7 @@ func (l Limits) withDefaults() Limits {
 		value     *int
 		otherwise int
 	}{
-		{&l.SourceBytes, 256 << 10}, {&l.Nodes, 100_000}, {&l.Work, 4_000_000}, {&l.Depth, 128}, {&l.Repeat, 1 << 20},
+		{&l.SourceBytes, 256 << 10}, {&l.Nodes, 100_000}, {&l.Work, 4_000_000}, {&l.Depth, 128}, {&l.Merge, 200_000}, {&l.Repeat, 1 << 20},
 		{&l.Configurations, 1024}, {&l.MaskWork, 20_000_000},
 	} {
 		if *field.value == 0 {

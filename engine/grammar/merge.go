@@ -7,6 +7,14 @@ import (
 
 // Two schemas that hold at once become one, keyword by keyword. What has no single keyword for it is not supported.
 
+// merging counts the work of merging: schemas that merge with themselves would have no end.
+func (w *schemaWriter) merging(work int) {
+	w.merged += work
+	if w.merged > w.limits.Merge {
+		fail(&LimitError{"steps to merge schemas", w.limits.Merge})
+	}
+}
+
 // mergeAll merges the schemas of allOf and the keywords beside it.
 func (w *schemaWriter) mergeAll(s *value) *value {
 	all := s.get("allOf")
@@ -26,6 +34,7 @@ func (w *schemaWriter) mergeAll(s *value) *value {
 
 // resolved gives a schema without $ref and allOf at its top.
 func (w *schemaWriter) resolved(s *value, depth int) *value {
+	w.merging(1)
 	if depth > w.limits.Depth {
 		fail(&InvalidError{"a reference leads back to itself without anything in between", s.place()})
 	}
@@ -63,6 +72,7 @@ func (w *schemaWriter) merge(a, b *value) *value {
 }
 
 func (w *schemaWriter) mergeResolved(a, b *value) *value {
+	w.merging(len(a.members) + len(b.members))
 	switch {
 	case a.kind == kindTrue || b.kind == kindFalse:
 		return b
@@ -100,7 +110,7 @@ func (w *schemaWriter) additional(a, b *value) {
 
 // mergeKeyword gives the value of a keyword that two schemas have.
 func (w *schemaWriter) mergeKeyword(keyword string, a, b *value) *value {
-	if equal(a, b) || slices.Contains(annotations, keyword) {
+	if w.equal(a, b) || slices.Contains(annotations, keyword) {
 		return a
 	}
 	switch keyword {
@@ -116,7 +126,7 @@ func (w *schemaWriter) mergeKeyword(keyword string, a, b *value) *value {
 	case "enum":
 		out := &value{kind: kindArray, at: b.at}
 		for _, x := range a.items {
-			if slices.ContainsFunc(b.items, func(y *value) bool { return equal(x, y) }) {
+			if slices.ContainsFunc(b.items, func(y *value) bool { return w.equal(x, y) }) {
 				out.items = append(out.items, x)
 			}
 		}
@@ -161,7 +171,7 @@ func (w *schemaWriter) mergeProperties(a, b *value) *value {
 		switch {
 		case i < 0:
 			out.members = append(out.members, m)
-		case !equal(out.members[i].value, m.value):
+		case !w.equal(out.members[i].value, m.value):
 			out.members[i].value = both(out.members[i].value, m.value)
 		}
 	}

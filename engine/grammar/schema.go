@@ -40,6 +40,7 @@ type schemaWriter struct {
 	whitespace *syntax.Regexp
 	refs       map[string]int32 // rules by the place of what $ref refers to
 	depth      int
+	merged     int // work of merging so far
 	limits     Limits
 }
 
@@ -174,7 +175,7 @@ func (w *schemaWriter) literals(from int32, s *value, to int32) {
 	}
 	if only := s.get("const"); only != nil {
 		if s.get("enum") != nil {
-			all = slices.DeleteFunc(slices.Clone(all), func(v *value) bool { return !equal(v, only) })
+			all = slices.DeleteFunc(slices.Clone(all), func(v *value) bool { return !w.equal(v, only) })
 		} else {
 			all = []*value{only}
 		}
@@ -214,18 +215,19 @@ func (v *value) isA(name string) bool {
 }
 
 // equal reports whether two values are the same JSON, numbers as they are written.
-func equal(a, b *value) bool {
+func (w *schemaWriter) equal(a, b *value) bool {
+	w.merging(1)
 	if a.kind != b.kind || a.text != b.text || len(a.items) != len(b.items) || len(a.members) != len(b.members) {
 		return false
 	}
 	for i := range a.items {
-		if !equal(a.items[i], b.items[i]) {
+		if !w.equal(a.items[i], b.items[i]) {
 			return false
 		}
 	}
 	for _, m := range a.members {
 		other := b.get(m.name)
-		if other == nil || !equal(m.value, other) {
+		if other == nil || !w.equal(m.value, other) {
 			return false
 		}
 	}
