@@ -19,7 +19,7 @@ import (
 // window layers keep it gives up as soon as its next turn runs, whose claim covers no more than that turn's own.
 type session struct {
 	request.Session
-	turns []turn
+	turns []turn         // oldest first; see forget
 	busy  *sequence      // the turn that is under way
 	held  kvcache.Handle // streaming: of the newest turn
 	moved int64          // order of the last open or end of a turn, unique
@@ -33,8 +33,14 @@ type turn struct {
 	tokens []int32 // the prompt, then the answer
 }
 
-// maxSessions bounds what clients can leave open.
-const maxSessions = 4096
+// Bounds of what clients can leave behind.
+const (
+	maxSessions = 4096 // open
+	maxTurns    = 1024 // that one session remembers
+	// maxTurnContexts bounds the tokens of the turns that one session remembers, each of which has those before it too:
+	// so many times the longest sequence there can be.
+	maxTurnContexts = 16
+)
 
 // openSession opens a session.
 func (s *Scheduler) openSession(o request.Session) error {
@@ -96,7 +102,7 @@ func (s *Scheduler) beginTurn(q *sequence) (fault string) {
 	at := len(x.turns) - 1
 	if t.RID != "" {
 		if at = slices.IndexFunc(x.turns, func(y turn) bool { return y.rid == t.RID }); at < 0 {
-			return fmt.Sprintf("session_params.rid is %q: session %q has no such turn", t.RID, x.ID)
+			return fmt.Sprintf("session_params.rid is %q: session %q has no such turn, or has forgotten it for newer ones: go on from a newer turn", t.RID, x.ID)
 		}
 	}
 	if x.Streaming && (at != len(x.turns)-1 || t.Offset != nil || t.Replace || t.DropPreviousOutput) {
@@ -146,6 +152,19 @@ func (s *Scheduler) endTurn(q *sequence, f request.Finish) {
 		s.tree.Unlock(&x.held)
 		x.held = held
 	}
+	x.forget(maxTurnContexts * s.limit)
+}
+
+// forget drops the oldest turns, but never the newest one, until len(turns) <= maxTurns and the turns have at most most
+// tokens together.
+func (x *session) forget(most int) {
+	from := len(x.turns) - 1
+	left := most - len(x.turns[from].tokens)
+	for from > max(0, len(x.turns)-maxTurns) && len(x.turns[from-1].tokens) <= left {
+		from--
+		left -= len(x.turns[from].tokens)
+	}
+	x.turns = slices.Delete(x.turns, 0, from)
 }
 
 // yieldSession makes a streaming session give up its KV: one without a turn under way before one whose turn waits before

@@ -264,6 +264,52 @@ func TestSessionsExpireInOrder(t *testing.T) {
 	}
 }
 
+// TestSessionForgets: what a session remembers is bounded, and the newest turns are what it remembers.
+func TestSessionForgets(t *testing.T) {
+	for _, tt := range []struct {
+		name, reason string
+		turns        []int // tokens, oldest first
+		want         []int
+	}{
+		{"all fit", "exactly as many tokens as may be", []int{40, 30, 30}, []int{40, 30, 30}},
+		{"one too many", "the oldest goes", []int{41, 30, 30}, []int{30, 30}},
+		{"a large one", "older ones that would fit go with it: turns are forgotten in their order", []int{1, 90, 30}, []int{30}},
+		{"only one", "the newest turn stays, for the session goes on from it", []int{5, 200}, []int{200}},
+		{"many", "small ones are bounded by their number", make([]int, maxTurns+7), make([]int, maxTurns)},
+	} {
+		x := &session{}
+		for i, n := range tt.turns {
+			x.turns = append(x.turns, turn{rid: fmt.Sprint(i), tokens: make([]int32, n)})
+		}
+		x.forget(100)
+		var got []int
+		for i, y := range x.turns {
+			got = append(got, len(y.tokens))
+			if want := fmt.Sprint(len(tt.turns) - len(x.turns) + i); y.rid != want {
+				t.Errorf("%s: turn %d is %s, want %s", tt.name, i, y.rid, want)
+			}
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%s (%s), tokens (-want +got):\n%s", tt.name, tt.reason, diff)
+		}
+	}
+
+	k := newTalk(t, nil)
+	k.open("s", false)
+	size := k.s.limit / 2
+	for range 2*maxTurnContexts + 9 {
+		k.say(request.Turn{SessionID: "s", Offset: new(0)}, testPrompt(size-1, 1), 1)
+	}
+	if n := len(k.s.sessions["s"].turns); n != maxTurnContexts*k.s.limit/size {
+		t.Errorf("the session remembers %d turns of %d tokens, want %d", n, size, maxTurnContexts*k.s.limit/size)
+	}
+	sink := k.submit(request.Turn{SessionID: "s", RID: "t1"}, testPrompt(3, 1), 1)
+	k.finish(sink)
+	if f := sink.finish; f.Outcome != request.OutcomeInvalid || !strings.Contains(f.Message, "has forgotten it") {
+		t.Errorf("a turn after one that is forgotten ends with %v", f)
+	}
+}
+
 func TestSessionRefusals(t *testing.T) {
 	k := newTalk(t, nil)
 	k.open("s", true)

@@ -11,34 +11,54 @@ import (
 )
 
 // sessions notes which sessions have had a turn: a later turn goes on in the middle of a text, so its prompt has no token
-// for the begin of one. The ranks hold the sessions themselves, and alone know when one has timed out. The zero value is
-// ready. Safe for concurrent use.
+// for the begin of one. The ranks hold the sessions themselves, and alone know when one has timed out; so what is noted is
+// in two generations of at most maxNoted sessions, and the older one is forgotten when the newer one is full. The zero
+// value is ready. Safe for concurrent use.
 type sessions struct {
-	mu   sync.Mutex
-	used map[string]bool // by id, of those opened and not closed: a turn has ended well
+	mu         sync.Mutex
+	used, aged map[string]bool // by id, of those opened and not closed: a turn has ended well; used wins
+}
+
+// maxNoted is how many other sessions must be opened or have a turn before one is forgotten: more than the ranks of the
+// largest replica have open at the same time.
+const maxNoted = maxDPSize * 4096
+
+// note writes what is known of a session. The caller holds mu.
+func (s *sessions) note(id string, used bool) {
+	if _, known := s.used[id]; !known && (s.used == nil || len(s.used) >= maxNoted) {
+		s.used, s.aged = map[string]bool{}, s.used
+	}
+	s.used[id] = used
+}
+
+// find gives what is noted of a session. The caller holds mu.
+func (s *sessions) find(id string) (used, open bool) {
+	if used, open = s.used[id]; open {
+		return used, true
+	}
+	used, open = s.aged[id]
+	return used, open
 }
 
 func (s *sessions) opened(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.used == nil {
-		s.used = map[string]bool{}
-	}
-	s.used[id] = false
+	s.note(id, false)
 }
 
 func (s *sessions) closed(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.used, id)
+	delete(s.aged, id)
 }
 
 // turned notes that a turn has ended well.
 func (s *sessions) turned(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, open := s.used[id]; open {
-		s.used[id] = true
+	if _, open := s.find(id); open {
+		s.note(id, true)
 	}
 }
 
@@ -49,7 +69,8 @@ func (s *sessions) goesOn(turn *request.Turn) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.used[turn.SessionID]
+	used, _ := s.find(turn.SessionID)
+	return used
 }
 
 // continuation drops from a turn's prompts what begins every text.
