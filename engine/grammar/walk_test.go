@@ -2,6 +2,7 @@ package grammar
 
 import (
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -149,7 +150,9 @@ func satisfiesFormat(format, v string) error {
 	case "email":
 		_, err = mail.ParseAddress(v)
 	case "uuid":
-		_, err = strconv.ParseUint(strings.ReplaceAll(v, "-", "")[:16], 16, 64)
+		if _, err = hex.DecodeString(strings.ReplaceAll(v, "-", "")); err == nil && len(v) != 36 {
+			err = fmt.Errorf("%q is no UUID", v)
+		}
 	case "duration":
 		if len(v) < 3 || v[0] != 'P' {
 			err = fmt.Errorf("%q is no duration", v)
