@@ -33,6 +33,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 2 && os.Args[1] == "parent" {
 		playParent(os.Args[2])
 	}
+	if len(os.Args) > 2 && os.Args[1] == "world" {
+		playWaitingParent(os.Args[2])
+	}
 	goleak.VerifyTestMain(m)
 }
 
