@@ -125,7 +125,11 @@ func (c Config) Validate() (Config, error) {
 	c.checkRankNumbers(refuse)
 	c.checkDisaggregation(refuse)
 	c.checkDataParallel(refuse)
-	c.Rank.TPSize, c.Rank.PPSize = max(c.Rank.TPSize, 1), max(c.Rank.PPSize, 1) // 0: 1
+	for _, size := range []*int{&c.Rank.TPSize, &c.Rank.PPSize} {
+		if *size == 0 {
+			*size = 1
+		}
+	}
 	if _, err := parallel.At(0, c.Rank.TPSize, c.Rank.PPSize); err != nil {
 		faults = append(faults, err)
 	}

@@ -64,6 +64,7 @@ func TestValidate(t *testing.T) {
 		{"ranks that can't be spread", "each node has as many", func(c *Config) {
 			c.NNodes, c.DistInitAddr, c.Rank.TPSize, c.Rank.PPSize = 4, "127.0.0.1:5000", 3, 2
 		}, nil, []string{"--nnodes is 4, but --tp-size 3 times --pp-size 2 is 6"}},
+		{"fewer ranks than none", "it would be taken for one", func(c *Config) { c.Rank.TPSize = -3 }, nil, []string{"tensor-parallel size is -3 and pipeline-parallel size 1: give 1 or more to --tp-size and --pp-size"}},
 		{"nodes without a meeting place", "they would never meet", func(c *Config) { c.NNodes, c.Rank.TPSize = 2, 2 }, nil, []string{`--dist-init-addr is "": give host:port of node 0`}},
 		{"nodes without a secret", "anybody could join", func(c *Config) {
 			c.NNodes, c.Rank.TPSize, c.DistInitAddr = 2, 2, "10.0.0.1:5000"
