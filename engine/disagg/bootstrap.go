@@ -15,6 +15,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/sluice-dev/sluice/internal/peer"
 )
 
 // registration is the body of PUT /route: where a prefill rank listens and what it is.
@@ -163,7 +165,7 @@ const (
 
 // sign is the value of signatureHeader for a body.
 func sign(secret, body []byte) string {
-	return hex.EncodeToString(proof(secret, "register", body))
+	return hex.EncodeToString(peer.Proof(secret, label+"register", body))
 }
 
 func (b *Bootstrap) register(w http.ResponseWriter, r *http.Request) {
@@ -243,7 +245,7 @@ func (b *Bootstrap) route(w http.ResponseWriter, r *http.Request) {
 		}
 		json.NewEncoder(w).Encode(engineRoute{ //nolint:errcheck // the client went
 			AttnTPSize: last.AttnTPSize, AttnCPSize: last.AttnCPSize, DPSize: max(last.AttnDPSize, last.SystemDPSize), PPSize: last.PPSize,
-			PageSize: last.PageSize, KVCacheDType: last.KVCacheDType, FollowBootstrapRoom: last.LoadBalanceMethod == "follow_bootstrap_room",
+			PageSize: last.PageSize, KVCacheDType: last.KVCacheDType, FollowBootstrapRoom: last.LoadBalanceMethod == FollowRoom,
 		})
 		return
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-dev/sluice/engine/request"
+	"github.com/sluice-dev/sluice/internal/peer"
 )
 
 // Decode is the decode rank's end: it fetches prompts' KV from prefill ranks.
@@ -38,7 +39,7 @@ func NewDecode(cfg Config, layout Layout, pages Pages) (*Decode, error) {
 		return nil, err
 	}
 	return &Decode{
-		cfg: cfg, shard: shard, pages: pages, direct: directOf(pages, layout), incarnation: randomHex(),
+		cfg: cfg, shard: shard, pages: pages, direct: directOf(pages, layout), incarnation: peer.Nonce(),
 		client: &http.Client{
 			Timeout: cfg.RouteTimeout,
 			// The host comes with the request; it must not send this rank elsewhere.

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
+
+	"github.com/sluice-dev/sluice/internal/peer"
 )
 
 // A frame is a header of headerBytes and a payload:
@@ -46,7 +48,7 @@ func (t frameType) String() string {
 }
 
 const (
-	proofBytes      = 32
+	proofBytes      = peer.ProofBytes
 	firstBytes      = 24       // of a first frame without logprobs
 	maxFirstBytes   = 64 << 20 // with them: those of a long prompt
 	maxHelloBytes   = 512

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-dev/sluice/engine/request"
+	"github.com/sluice-dev/sluice/internal/peer"
 )
 
 // scripted is a connection whose reading end is given, in pieces of any size.
@@ -33,7 +34,7 @@ func FuzzFrames(f *testing.F) {
 	f.Add(control(framePing, nil), uint8(1))
 	f.Add(append(page(1, 2, bytes.Repeat([]byte{7}, 96)), control(frameFirst, mustFirst(First{Token: 5, Seed: 9}))...), uint8(17))
 	f.Add(control(frameFirst, mustFirst(exampleFirst())), uint8(40))
-	f.Add(control(frameHello, mustJSON(hello{protocolVersion, randomHex(), true})), uint8(255))
+	f.Add(control(frameHello, mustJSON(hello{protocolVersion, peer.Nonce(), true})), uint8(255))
 	f.Add(control(frameError, encodeError(ReasonTimeout, "late")), uint8(3))
 	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"), uint8(5))
 	f.Add([]byte{byte(framePage), 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0}, uint8(16))

@@ -2,14 +2,11 @@ package disagg
 
 import (
 	"bytes"
-	"crypto/hmac"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/binary"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"time"
+
+	"github.com/sluice-dev/sluice/internal/peer"
 )
 
 // The handshake, in the order of the frames:
@@ -60,24 +57,8 @@ func (j join) fits(prefill *shard) error {
 	return compareLayouts(prefill.layout, j.Layout, prefill.holds.heads.len(), decode.holds(prefill.layout.shape(), at).heads.len())
 }
 
-// randomHex gives 16 random bytes as hex: nonces and incarnations.
-func randomHex() string {
-	var b [16]byte
-	rand.Read(b[:]) // never fails, it ends the process instead
-	return hex.EncodeToString(b[:])
-}
-
-// proof is the HMAC of one side over what was said so far.
-func proof(secret []byte, side string, said ...[]byte) []byte {
-	mac := hmac.New(sha256.New, secret)
-	var n [8]byte
-	for _, part := range append([][]byte{[]byte("sluice kv hand-over 1 " + side)}, said...) {
-		binary.BigEndian.PutUint64(n[:], uint64(len(part)))
-		mac.Write(n[:])
-		mac.Write(part)
-	}
-	return mac.Sum(nil)
-}
+// label begins the label of every proof; the side follows.
+const label = "sluice kv hand-over 1 "
 
 func mustJSON(v any) []byte {
 	b, err := json.Marshal(v)
@@ -89,13 +70,8 @@ func mustJSON(v any) []byte {
 
 // parseMessage reads one JSON message of the handshake strictly.
 func parseMessage(typ frameType, b []byte, v any) error {
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields()
-	if err := d.Decode(v); err != nil {
+	if err := peer.ParseJSON(b, v); err != nil {
 		return &fault{reason: ReasonProtocol, err: fmt.Errorf("%v message: %w", typ, err)}
-	}
-	if d.More() {
-		return faultf(ReasonProtocol, "%v message: more than one JSON value", typ)
 	}
 	return nil
 }
@@ -108,7 +84,7 @@ func checkVersion(side string, v int) error {
 }
 
 func checkNonce(n string) error {
-	if b, err := hex.DecodeString(n); err != nil || len(b) != 16 {
+	if !peer.ValidNonce(n) {
 		return faultf(ReasonProtocol, "nonce: want 16 bytes in hex")
 	}
 	return nil
@@ -189,7 +165,7 @@ func (l *link) greetDecode(secret []byte, incarnation string, deadline time.Time
 	if err := checkNonce(h.Nonce); err != nil {
 		return join{}, err
 	}
-	challengeRaw := mustJSON(challenge{Version: protocolVersion, Nonce: randomHex(), Incarnation: incarnation, HasSecret: len(secret) > 0})
+	challengeRaw := mustJSON(challenge{Version: protocolVersion, Nonce: peer.Nonce(), Incarnation: incarnation, HasSecret: len(secret) > 0})
 	if err := checkSecrets(len(secret) > 0, h.HasSecret); err != nil {
 		return join{}, err
 	}
@@ -204,19 +180,19 @@ func (l *link) greetDecode(secret []byte, incarnation string, deadline time.Time
 		return join{}, faultf(ReasonProtocol, "join frame has %d bytes, want at least %d", len(raw), proofBytes)
 	}
 	joinRaw := bytes.Clone(raw[proofBytes:])
-	if !hmac.Equal(raw[:proofBytes], proof(secret, "decode", helloRaw, challengeRaw, joinRaw)) {
+	if !peer.Proven(raw[:proofBytes], secret, label+"decode", helloRaw, challengeRaw, joinRaw) {
 		return join{}, &fault{reason: ReasonAuth, err: errWrongSecret}
 	}
 	var j join
 	if err := parseMessage(frameJoin, joinRaw, &j); err != nil {
 		return join{}, err
 	}
-	return j, l.write(control(frameProof, proof(secret, "prefill", helloRaw, challengeRaw, joinRaw)))
+	return j, l.write(control(frameProof, peer.Proof(secret, label+"prefill", helloRaw, challengeRaw, joinRaw)))
 }
 
 // greetPrefill is the decode rank's half. incarnation is what the bootstrap server said.
 func (l *link) greetPrefill(secret []byte, incarnation string, j join, deadline time.Time) error {
-	helloRaw := mustJSON(hello{Version: protocolVersion, Nonce: randomHex(), HasSecret: len(secret) > 0})
+	helloRaw := mustJSON(hello{Version: protocolVersion, Nonce: peer.Nonce(), HasSecret: len(secret) > 0})
 	if err := l.write(control(frameHello, helloRaw)); err != nil {
 		return err
 	}
@@ -242,14 +218,14 @@ func (l *link) greetPrefill(secret []byte, incarnation string, j join, deadline 
 		return faultf(ReasonStale, "the prefill rank is incarnation %.32q, the bootstrap server knows %.32q: it was restarted", c.Incarnation, incarnation)
 	}
 	joinRaw := mustJSON(j)
-	if err := l.write(control(frameJoin, append(proof(secret, "decode", helloRaw, challengeRaw, joinRaw), joinRaw...))); err != nil {
+	if err := l.write(control(frameJoin, append(peer.Proof(secret, label+"decode", helloRaw, challengeRaw, joinRaw), joinRaw...))); err != nil {
 		return err
 	}
 	raw, err = l.expect(frameProof, deadline)
 	if err != nil {
 		return err
 	}
-	if !hmac.Equal(raw, proof(secret, "prefill", helloRaw, challengeRaw, joinRaw)) {
+	if !peer.Proven(raw, secret, label+"prefill", helloRaw, challengeRaw, joinRaw) {
 		return &fault{reason: ReasonAuth, err: errWrongSecret}
 	}
 	return nil

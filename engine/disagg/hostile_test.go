@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sluice-dev/sluice/engine/request"
+	"github.com/sluice-dev/sluice/internal/peer"
 )
 
 // wire is a TCP hop between a decode and a prefill rank that can be cut like the death of a process, silenced like a
@@ -560,9 +561,9 @@ func TestStrangers(t *testing.T) {
 		{"unknown field", string(control(frameHello, []byte(`{"version":2,"nonce":"","has_secret":true,"x":1}`))), ReasonProtocol},
 		{"other version", string(control(frameHello, []byte(`{"version":1,"nonce":"","has_secret":true}`))), ReasonMismatch},
 		{"short nonce", string(control(frameHello, []byte(`{"version":2,"nonce":"00","has_secret":true}`))), ReasonProtocol},
-		{"skips the proof", string(control(frameHello, mustJSON(hello{protocolVersion, randomHex(), true}))) + string(control(frameAllocated, nil)), ReasonProtocol},
-		{"empty proof", string(control(frameHello, mustJSON(hello{protocolVersion, randomHex(), true}))) + string(control(frameJoin, nil)), ReasonProtocol},
-		{"wrong proof", string(control(frameHello, mustJSON(hello{protocolVersion, randomHex(), true}))) + string(control(frameJoin, make([]byte, 32))), ReasonAuth},
+		{"skips the proof", string(control(frameHello, mustJSON(hello{protocolVersion, peer.Nonce(), true}))) + string(control(frameAllocated, nil)), ReasonProtocol},
+		{"empty proof", string(control(frameHello, mustJSON(hello{protocolVersion, peer.Nonce(), true}))) + string(control(frameJoin, nil)), ReasonProtocol},
+		{"wrong proof", string(control(frameHello, mustJSON(hello{protocolVersion, peer.Nonce(), true}))) + string(control(frameJoin, make([]byte, 32))), ReasonAuth},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s, err := p.prefill.Open(77, 9)
@@ -617,7 +618,7 @@ func TestReflection(t *testing.T) {
 	if _, err := l.expect(frameHello, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
-	l.write(control(frameChallenge, mustJSON(challenge{protocolVersion, randomHex(), "x", true})))
+	l.write(control(frameChallenge, mustJSON(challenge{protocolVersion, peer.Nonce(), "x", true})))
 	raw, err := l.expect(frameJoin, time.Time{})
 	if err != nil {
 		t.Fatal(err)

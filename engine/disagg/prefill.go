@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/sluice-dev/sluice/internal/peer"
 )
 
 // batchBytes is how much one write carries, at least one page.
@@ -91,7 +93,7 @@ func NewPrefill(cfg Config, layout Layout, pages Pages) (*Prefill, error) {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	p := &Prefill{
-		cfg: cfg, shard: shard, pages: pages, ln: ln, incarnation: randomHex(), registered: make(chan struct{}), stop: stop,
+		cfg: cfg, shard: shard, pages: pages, ln: ln, incarnation: peer.Nonce(), registered: make(chan struct{}), stop: stop,
 		rooms: map[int64]*Sender{}, parked: map[visit]*arrival{}, over: map[int64]error{}, fresh: list.New(), links: map[*link]struct{}{},
 	}
 	p.direct = directOf(pages, layout)

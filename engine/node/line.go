@@ -7,6 +7,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/sluice-dev/sluice/internal/peer"
 )
 
 // line is a connection after the handshake: messages both ways, with pings in between. It ends once, by close.
@@ -39,7 +41,7 @@ func (l *line) read(heard func(message)) error {
 			return errors.New("the connection is closed")
 		}
 		var m message
-		if _, err := readJSON(l.conn, maxMessageBytes, &m); err != nil {
+		if _, err := peer.ReadJSON(l.conn, maxMessageBytes, &m); err != nil {
 			var timeout net.Error
 			switch {
 			case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed):
@@ -77,7 +79,7 @@ func (l *line) say(m message) error {
 	if err := l.conn.SetWriteDeadline(time.Now().Add(l.silence)); err != nil {
 		return err
 	}
-	_, err := writeJSON(l.conn, m)
+	_, err := peer.WriteJSON(l.conn, m)
 	return err
 }
 

@@ -1,23 +1,17 @@
 package node
 
 import (
-	"bytes"
-	"crypto/hmac"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/binary"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"time"
+
+	"github.com/sluice-dev/sluice/internal/peer"
 )
 
 const (
 	protocolVersion  = 1
-	nonceBytes       = 16
+	label            = "sluice nodes 1 " // of proofs; the side follows
 	handshakeTimeout = 5 * time.Second
 	maxHelloBytes    = 4 << 10
 	maxMessageBytes  = 1 << 20
@@ -65,97 +59,36 @@ var errRefused = errors.New("refused")
 
 var errSecrets = fmt.Errorf("%w: the secrets of the nodes differ: give all the same with --dist-secret-file or SLUICE_DIST_SECRET", errRefused)
 
-func newNonce() string {
-	var b [nonceBytes]byte
-	_, _ = rand.Read(b[:]) // it ends the process rather than fail
-	return hex.EncodeToString(b[:])
-}
-
-// proof shows knowledge of the secret over what both said. The side keeps it from being reflected.
-func proof(secret []byte, side string, said ...[]byte) []byte {
-	mac := hmac.New(sha256.New, secret)
-	var n [8]byte
-	for _, part := range append([][]byte{[]byte("sluice nodes 1 " + side)}, said...) {
-		binary.BigEndian.PutUint64(n[:], uint64(len(part)))
-		mac.Write(n[:])
-		mac.Write(part)
-	}
-	return mac.Sum(nil)
-}
-
-// writeFrame writes 4 bytes of length, big-endian, and the payload.
-func writeFrame(w io.Writer, payload []byte) error {
-	_, err := w.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(payload))), payload...))
-	return err
-}
-
-func readFrame(r io.Reader, most int) ([]byte, error) {
-	var prefix [4]byte
-	if _, err := io.ReadFull(r, prefix[:]); err != nil {
-		return nil, err
-	}
-	n := binary.BigEndian.Uint32(prefix[:])
-	if int64(n) > int64(most) {
-		return nil, fmt.Errorf("frame of %d bytes: at most %d are allowed", n, most)
-	}
-	b := make([]byte, n)
-	_, err := io.ReadFull(r, b)
-	return b, err
-}
-
-// writeJSON gives the bytes that it wrote.
-func writeJSON(w io.Writer, v any) ([]byte, error) {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return nil, err
-	}
-	return b, writeFrame(w, b)
-}
-
-// readJSON reads one message and gives its bytes too.
-func readJSON(r io.Reader, most int, v any) ([]byte, error) {
-	b, err := readFrame(r, most)
-	if err != nil {
-		return nil, err
-	}
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields()
-	if err := d.Decode(v); err != nil {
-		return nil, fmt.Errorf("message %.64q: %w", b, err)
-	}
-	return b, nil
-}
-
 // greet is node k's half of the handshake. An error with errRefused in it is final.
 func greet(conn net.Conn, secret []byte, h hello) error {
 	if err := conn.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
 		return err
 	}
-	h.Version, h.Nonce, h.HasSecret = protocolVersion, newNonce(), len(secret) > 0
-	said, err := writeJSON(conn, h)
+	h.Version, h.Nonce, h.HasSecret = protocolVersion, peer.Nonce(), len(secret) > 0
+	said, err := peer.WriteJSON(conn, h)
 	if err != nil {
 		return err
 	}
 	var c challenge
-	answer, err := readJSON(conn, maxHelloBytes, &c)
+	answer, err := peer.ReadJSON(conn, maxHelloBytes, &c)
 	if err != nil {
 		return err
 	}
 	if c.HasSecret != h.HasSecret {
 		return errSecrets
 	}
-	if err := writeFrame(conn, proof(secret, "join", said, answer)); err != nil {
+	if err := peer.WriteFrame(conn, peer.Proof(secret, label+"join", said, answer)); err != nil {
 		return err
 	}
-	theirs, err := readFrame(conn, sha256.Size)
+	theirs, err := peer.ReadFrame(conn, peer.ProofBytes)
 	if err != nil {
 		return err
 	}
-	if !hmac.Equal(theirs, proof(secret, "lead", said, answer)) {
+	if !peer.Proven(theirs, secret, label+"lead", said, answer) {
 		return errSecrets
 	}
 	var v verdict
-	if _, err := readJSON(conn, maxHelloBytes, &v); err != nil {
+	if _, err := peer.ReadJSON(conn, maxHelloBytes, &v); err != nil {
 		return err
 	}
 	if v.Refusal != "" {
@@ -170,23 +103,23 @@ func receive(conn net.Conn, secret []byte, judge func(hello) error) (hello, erro
 		return hello{}, err
 	}
 	var h hello
-	said, err := readJSON(conn, maxHelloBytes, &h)
+	said, err := peer.ReadJSON(conn, maxHelloBytes, &h)
 	if err != nil {
 		return hello{}, err
 	}
-	answer, err := writeJSON(conn, challenge{Nonce: newNonce(), HasSecret: len(secret) > 0})
+	answer, err := peer.WriteJSON(conn, challenge{Nonce: peer.Nonce(), HasSecret: len(secret) > 0})
 	if err != nil {
 		return hello{}, err
 	}
-	theirs, err := readFrame(conn, sha256.Size)
+	theirs, err := peer.ReadFrame(conn, peer.ProofBytes)
 	if err != nil {
 		return hello{}, err
 	}
-	if !hmac.Equal(theirs, proof(secret, "join", said, answer)) {
-		_ = writeFrame(conn, nil) // it is refused either way
+	if !peer.Proven(theirs, secret, label+"join", said, answer) {
+		_ = peer.WriteFrame(conn, nil) // it is refused either way
 		return hello{}, errSecrets
 	}
-	if err := writeFrame(conn, proof(secret, "lead", said, answer)); err != nil {
+	if err := peer.WriteFrame(conn, peer.Proof(secret, label+"lead", said, answer)); err != nil {
 		return hello{}, err
 	}
 	refusal := judge(h)
@@ -194,7 +127,7 @@ func receive(conn net.Conn, secret []byte, judge func(hello) error) (hello, erro
 	if refusal != nil {
 		v.Refusal = refusal.Error()
 	}
-	if _, err := writeJSON(conn, v); err != nil {
+	if _, err := peer.WriteJSON(conn, v); err != nil {
 		return hello{}, err
 	}
 	if refusal != nil {

@@ -1,36 +1,29 @@
 package parallel
 
 import (
-	"bytes"
-	"crypto/hmac"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/binary"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"time"
+
+	"github.com/sluice-dev/sluice/internal/peer"
 )
 
-// The handshake of a connection, one frame each: 2 bytes of length, big-endian, and the payload.
+// The handshake of a connection, one frame of internal/peer each.
 //
 //	dialer    hello    JSON: who calls whom, for what
 //	listener  welcome  JSON: its nonce, or why it refuses
 //	dialer    HMAC("dial", hello, welcome)
 //	listener  HMAC("listen", hello, welcome), or nothing when the dialer's is wrong
-//
-// The labels keep a proof from being reflected, the nonces from being replayed, and lengths before each part keep two
-// handshakes from having the same bytes. Without a secret the key is empty.
-const protocolVersion = 1
+const (
+	protocolVersion = 1
+	label           = "sluice ranks 1 " // of proofs; the side follows
+)
 
 const (
 	handshakeTimeout = 5 * time.Second
 	maxHelloBytes    = 1 << 10
 	maxTableBytes    = 1<<16 - 1
-	nonceBytes       = 16
 )
 
 // hello is what a dialer wants.
@@ -73,80 +66,18 @@ var errRefused = errors.New("refused")
 
 var errSecrets = fmt.Errorf("%w: the secrets of the nodes differ: give all the same", errRefused)
 
-func randomHex() string {
-	var b [nonceBytes]byte
-	rand.Read(b[:]) // never fails, it ends the process instead
-	return hex.EncodeToString(b[:])
-}
-
-func proof(secret []byte, side string, said ...[]byte) []byte {
-	mac := hmac.New(sha256.New, secret)
-	var n [8]byte
-	for _, part := range append([][]byte{[]byte("sluice ranks 1 " + side)}, said...) {
-		binary.BigEndian.PutUint64(n[:], uint64(len(part)))
-		mac.Write(n[:])
-		mac.Write(part)
-	}
-	return mac.Sum(nil)
-}
-
-func writeFrame(w io.Writer, payload []byte) error {
-	b := binary.BigEndian.AppendUint16(nil, uint16(len(payload)))
-	_, err := w.Write(append(b, payload...))
-	return err
-}
-
-func readFrame(r io.Reader, most int) ([]byte, error) {
-	var prefix [2]byte
-	if _, err := io.ReadFull(r, prefix[:]); err != nil {
-		return nil, err
-	}
-	n := int(binary.BigEndian.Uint16(prefix[:]))
-	if n > most {
-		return nil, fmt.Errorf("frame of %d bytes: at most %d are allowed", n, most)
-	}
-	b := make([]byte, n)
-	_, err := io.ReadFull(r, b)
-	return b, err
-}
-
-func writeJSON(w io.Writer, v any) ([]byte, error) {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return nil, err
-	}
-	return b, writeFrame(w, b)
-}
-
-// readJSON reads one message strictly and gives its bytes too.
-func readJSON(r io.Reader, most int, v any) ([]byte, error) {
-	b, err := readFrame(r, most)
-	if err != nil {
-		return nil, err
-	}
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields()
-	if err := d.Decode(v); err != nil {
-		return nil, fmt.Errorf("message %.64q: %w", b, err)
-	}
-	if d.More() {
-		return nil, fmt.Errorf("message %.64q: more than one JSON value", b)
-	}
-	return b, nil
-}
-
 // greet is the dialer's half. An error with errRefused in it is final.
 func greet(conn net.Conn, secret []byte, h hello) error {
 	if err := conn.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
 		return err
 	}
-	h.Version, h.Nonce, h.HasSecret = protocolVersion, randomHex(), len(secret) > 0
-	said, err := writeJSON(conn, h)
+	h.Version, h.Nonce, h.HasSecret = protocolVersion, peer.Nonce(), len(secret) > 0
+	said, err := peer.WriteJSON(conn, h)
 	if err != nil {
 		return err
 	}
 	var w welcome
-	answer, err := readJSON(conn, maxHelloBytes, &w)
+	answer, err := peer.ReadJSON(conn, maxHelloBytes, &w)
 	if err != nil {
 		return err
 	}
@@ -156,14 +87,14 @@ func greet(conn net.Conn, secret []byte, h hello) error {
 	if w.HasSecret != h.HasSecret {
 		return errSecrets
 	}
-	if err := writeFrame(conn, proof(secret, "dial", said, answer)); err != nil {
+	if err := peer.WriteFrame(conn, peer.Proof(secret, label+"dial", said, answer)); err != nil {
 		return err
 	}
-	theirs, err := readFrame(conn, sha256.Size)
+	theirs, err := peer.ReadFrame(conn, peer.ProofBytes)
 	if err != nil {
 		return err
 	}
-	if !hmac.Equal(theirs, proof(secret, "listen", said, answer)) {
+	if !peer.Proven(theirs, secret, label+"listen", said, answer) {
 		return errSecrets
 	}
 	return conn.SetDeadline(time.Time{})
@@ -175,15 +106,15 @@ func receive(conn net.Conn, secret []byte, accept func(hello) error) (hello, err
 		return hello{}, err
 	}
 	var h hello
-	said, err := readJSON(conn, maxHelloBytes, &h)
+	said, err := peer.ReadJSON(conn, maxHelloBytes, &h)
 	if err != nil {
 		return hello{}, err
 	}
-	w := welcome{Nonce: randomHex(), HasSecret: len(secret) > 0}
+	w := welcome{Nonce: peer.Nonce(), HasSecret: len(secret) > 0}
 	if h.Version != protocolVersion {
 		err = fmt.Errorf("it speaks version %d of the protocol, this rank %d: run the same release on all nodes", h.Version, protocolVersion)
-	} else if n, e := hex.DecodeString(h.Nonce); e != nil || len(n) != nonceBytes {
-		err = fmt.Errorf("its nonce is not %d bytes in hex", nonceBytes)
+	} else if !peer.ValidNonce(h.Nonce) {
+		err = fmt.Errorf("its nonce is not %d bytes in hex", peer.NonceBytes)
 	} else if h.HasSecret != w.HasSecret {
 		err = errSecrets
 	} else {
@@ -191,22 +122,22 @@ func receive(conn net.Conn, secret []byte, accept func(hello) error) (hello, err
 	}
 	if err != nil {
 		w.Refusal = err.Error()
-		_, _ = writeJSON(conn, w) // it is refused either way
+		_, _ = peer.WriteJSON(conn, w) // it is refused either way
 		return hello{}, err
 	}
-	answer, err := writeJSON(conn, w)
+	answer, err := peer.WriteJSON(conn, w)
 	if err != nil {
 		return hello{}, err
 	}
-	theirs, err := readFrame(conn, sha256.Size)
+	theirs, err := peer.ReadFrame(conn, peer.ProofBytes)
 	if err != nil {
 		return hello{}, err
 	}
-	if !hmac.Equal(theirs, proof(secret, "dial", said, answer)) {
-		_ = writeFrame(conn, nil) // as above
+	if !peer.Proven(theirs, secret, label+"dial", said, answer) {
+		_ = peer.WriteFrame(conn, nil) // as above
 		return hello{}, errSecrets
 	}
-	if err := writeFrame(conn, proof(secret, "listen", said, answer)); err != nil {
+	if err := peer.WriteFrame(conn, peer.Proof(secret, label+"listen", said, answer)); err != nil {
 		return hello{}, err
 	}
 	return h, conn.SetDeadline(time.Time{})

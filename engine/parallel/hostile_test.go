@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/sluice-dev/sluice/internal/peer"
 )
 
 // joinEach joins every rank for itself and gives worlds and errors by rank.
@@ -204,7 +206,7 @@ func (s *scripted) Write(b []byte) (int, error)      { return len(b), nil }
 func (s *scripted) SetDeadline(time.Time) error      { return nil }
 func (s *scripted) SetWriteDeadline(time.Time) error { return nil }
 func script(b []byte) *scripted                      { return &scripted{in: *bytes.NewReader(b)} }
-func frame(b string) []byte                          { return append(binary.BigEndian.AppendUint16(nil, uint16(len(b))), b...) }
+func frame(b string) []byte                          { return append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...) }
 
 // FuzzHandshake checks that nobody gets in, or lets this rank in, without the secret.
 func FuzzHandshake(f *testing.F) {
@@ -221,7 +223,7 @@ func FuzzHandshake(f *testing.F) {
 			t.Fatal("greeted somebody without the secret")
 		}
 		var tab table
-		if _, err := readJSON(script(said), maxTableBytes, &tab); err == nil && len(tab.Addresses) > maxTableBytes {
+		if _, err := peer.ReadJSON(script(said), maxTableBytes, &tab); err == nil && len(tab.Addresses) > maxTableBytes {
 			t.Fatal("a table larger than its frame")
 		}
 	})

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/sluice-dev/sluice/internal/peer"
 )
 
 // meeting is rank 0's list of the ranks that asked for the table. Guarded by joining.mu.
@@ -46,11 +48,11 @@ func (j *joining) rendezvous(ctx context.Context) error {
 		return fmt.Errorf("meet the ranks at %s: own address: %w", j.cfg.Rendezvous, err)
 	}
 	port := ln.Addr().(*net.TCPAddr).Port
-	if _, err := writeJSON(conn, registration{Address: net.JoinHostPort(own, strconv.Itoa(port))}); err != nil {
+	if _, err := peer.WriteJSON(conn, registration{Address: net.JoinHostPort(own, strconv.Itoa(port))}); err != nil {
 		return fmt.Errorf("meet the ranks at %s: %w", j.cfg.Rendezvous, err)
 	}
 	var t table
-	if _, err := readJSON(conn, maxTableBytes, &t); err != nil {
+	if _, err := peer.ReadJSON(conn, maxTableBytes, &t); err != nil {
 		if ctx.Err() != nil {
 			err = fmt.Errorf("rank 0 still waits for other ranks: %w", context.Cause(ctx))
 		}
@@ -87,7 +89,7 @@ func (j *joining) host(ctx context.Context) error {
 		}
 	}
 	j.mu.Lock()
-	j.name, j.meeting = randomHex(), &meeting{guests: map[int]guest{}}
+	j.name, j.meeting = peer.Nonce(), &meeting{guests: map[int]guest{}}
 	j.mu.Unlock()
 	j.listen(ln)
 	all := j.cfg.Place.World()
@@ -135,7 +137,7 @@ func tellAll(guests map[int]guest, t table) error {
 		g := guests[rank]
 		err := g.conn.SetWriteDeadline(time.Now().Add(handshakeTimeout))
 		if err == nil {
-			_, err = writeJSON(g.conn, t)
+			_, err = peer.WriteJSON(g.conn, t)
 		}
 		if err != nil {
 			errs = append(errs, peerErrorf(rank, "left the rendezvous: %w", err))
@@ -150,7 +152,7 @@ func (j *joining) register(rank int, conn net.Conn) {
 	var r registration
 	err := conn.SetDeadline(time.Now().Add(handshakeTimeout))
 	if err == nil {
-		_, err = readJSON(conn, maxHelloBytes, &r)
+		_, err = peer.ReadJSON(conn, maxHelloBytes, &r)
 	}
 	if err == nil {
 		_, _, err = net.SplitHostPort(r.Address)
