@@ -16,7 +16,9 @@ import (
 	"github.com/sluice-dev/sluice/engine/rank/rankpb"
 	"github.com/sluice-dev/sluice/engine/request"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 )
 
 // Errors of a Client that callers tell apart.
@@ -26,6 +28,15 @@ var (
 	// ErrDuplicate: a request with this rid lives.
 	ErrDuplicate = errors.New("a request with this rid lives")
 )
+
+// LostError says that a call was not answered because the rank has ended or can't be reached. Any other error of a call is
+// what the rank said, or the end of the caller's context.
+type LostError struct{ Cause error }
+
+func (e *LostError) Error() string { return e.Cause.Error() }
+
+// Unwrap gives the cause.
+func (e *LostError) Unwrap() error { return e.Cause }
 
 // drainGrace is how long the last outputs of a rank that has ended may take to be read.
 const drainGrace = time.Second
@@ -250,13 +261,22 @@ func (h *handle) Collect(ctx context.Context) error {
 	return nil
 }
 
-// cause is the rank's end where that explains err.
+// cause says why a call failed, without the words of the protocol.
 func (h *handle) cause(err error) error {
 	select {
 	case <-h.done:
-		return orClosed(h.Err())
+		return &LostError{orClosed(h.Err())}
 	default:
-		return err
+	}
+	switch s := status.Convert(err); s.Code() {
+	case codes.FailedPrecondition:
+		return errors.New(s.Message())
+	case codes.Canceled:
+		return context.Canceled
+	case codes.DeadlineExceeded:
+		return context.DeadlineExceeded
+	default:
+		return &LostError{err}
 	}
 }
 

@@ -24,7 +24,7 @@ func (s *Server) flushCache(w http.ResponseWriter, r *http.Request) {
 		wait = seconds
 	}
 	if flushErr := s.flushWithin(r.Context(), e, time.Duration(wait*float64(time.Second))); flushErr != nil {
-		writeError(w, failure(http.StatusBadRequest, codeNotFlushed, "the cache is not flushed: %v", flushErr))
+		writeError(w, controlError(codeNotFlushed, "the cache is not flushed", flushErr))
 		return
 	}
 	writeText(w, "Cache flushed.\n")

@@ -2,8 +2,10 @@ package server
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"os"
@@ -74,7 +76,7 @@ func TestRefusedControl(t *testing.T) {
 		{"profile of another kind", "/start_profile", `{"activities":["CPU","RPD"]}`, refused{400, "activities[1]", codeNotSupported, "activities[1] is not supported: send CPU, MEM or both, not RPD"}},
 		{"profile of steps", "/start_profile", `{"num_steps":3}`, refused{400, "num_steps", codeNotSupported, "num_steps is not supported: leave it out, and end the recording with /stop_profile"}},
 		{"profile denied", "/start_profile", `{"activities":["MEM"]}`, refused{400, "", codeRefused, "nothing is recorded: the rank says no"}},
-		{"stop of nothing", "/stop_profile", ``, refused{400, "", codeRefused, "the recording does not end: no profile is being recorded: start one first\nthe rank says no"}},
+		{"stop of nothing", "/stop_profile", ``, refused{400, "", codeRefused, "the recording does not end: no profile is being recorded: start one first; the rank says no"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			b := newBench(t, func(c *Config, r *scriptedRank) {
@@ -91,6 +93,51 @@ func TestRefusedControl(t *testing.T) {
 				t.Error("a refused change was made in part")
 			}
 		})
+	}
+}
+
+// TestLostControl: that the engine failed, or time ran out, is no mistake of the client's.
+func TestLostControl(t *testing.T) {
+	gone := fmt.Errorf("pause: %w", &rank.LostError{Cause: errors.New("rank 0 (pid 7) ended: signal: killed")})
+	for _, tc := range []struct {
+		name, path string
+		err        error
+		status     int
+		code, want string
+	}{
+		{"dead rank", "/pause_generation", gone, 502, codeEngineFailed, "the engine does not pause: pause: rank 0 (pid 7) ended: signal: killed"},
+		{"one of two is dead", "/continue_generation", errors.Join(errors.New("DP rank 0: it says no"), gone), 502, codeEngineFailed,
+			"the engine does not continue: DP rank 0: it says no; pause: rank 0 (pid 7) ended: signal: killed"},
+		{"dead rank at a flush", "/flush_cache", gone, 502, codeEngineFailed, "the cache is not flushed: pause: rank 0 (pid 7) ended: signal: killed"},
+		{"busy", "/flush_cache", errors.New("the engine is not idle"), 400, codeNotFlushed, "the cache is not flushed: the engine is not idle"},
+		{"out of time", "/freeze_gc", context.DeadlineExceeded, 504, "timeout", "the garbage is not collected: context deadline exceeded"},
+		{"client gone", "/freeze_gc", context.Canceled, statusClientClosed, string(request.OutcomeAbortedClient), "the client closed the connection"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			b := newBench(t, func(_ *Config, r *scriptedRank) { r.denial, r.flush = tc.err, tc.err })
+			r := b.call(http.MethodPost, tc.path, ``)
+			if diff := cmp.Diff(refused{tc.status, "", tc.code, tc.want}, readRefusal(t, r.Code, r.Body.Bytes())); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestPartOfARecording: where one process can't end its recording, the files of the others are named.
+func TestPartOfARecording(t *testing.T) {
+	b := newBench(t, func(c *Config, _ *scriptedRank) { c.ProfilerDir = t.TempDir() })
+	if r := b.call(http.MethodPost, "/start_profile", `{"activities":["MEM"],"profile_id":"half"}`); r.Code != http.StatusOK {
+		t.Fatalf("status %d: %s", r.Code, r.Body)
+	}
+	b.rank.denial = &rank.LostError{Cause: errors.New("rank 0 ended")}
+	r := b.call(http.MethodPost, "/stop_profile", ``)
+	written, err := filepath.Glob(filepath.Join(b.cfg.ProfilerDir, "*"))
+	if err != nil || len(written) != 1 {
+		t.Fatalf("files %v, %v", written, err)
+	}
+	want := refused{502, "", codeEngineFailed, "the recording has ended in a part of the processes, which wrote " + written[0] + ": rank 0 ended"}
+	if diff := cmp.Diff(want, readRefusal(t, r.Code, r.Body.Bytes())); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
 

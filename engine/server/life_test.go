@@ -538,9 +538,12 @@ func TestStalledReader(t *testing.T) {
 	eventually(t, "the request is over", b.empty)
 }
 
+// senderTimeout is short for the tests' sake, and long enough for the server to write its answer on a busy machine.
+const senderTimeout = 500 * time.Millisecond
+
 // TestStalledSender: a body that does not come is refused, and holds up no drain.
 func TestStalledSender(t *testing.T) {
-	b := newBench(t, func(c *Config, _ *scriptedRank) { c.ClientTimeout = 50 * time.Millisecond })
+	b := newBench(t, func(c *Config, _ *scriptedRank) { c.ClientTimeout = senderTimeout })
 	conn, err := net.Dial("tcp", strings.TrimPrefix(over(t, b), "http://"))
 	if err != nil {
 		t.Fatal(err)
@@ -564,7 +567,7 @@ func TestStalledSender(t *testing.T) {
 
 // TestStalledSenderUnread: a body that does not come ends the connection, also where nobody wants the body.
 func TestStalledSenderUnread(t *testing.T) {
-	b := newBench(t, func(c *Config, _ *scriptedRank) { c.ClientTimeout, c.APIKey = 50*time.Millisecond, "k" })
+	b := newBench(t, func(c *Config, _ *scriptedRank) { c.ClientTimeout, c.APIKey = senderTimeout, "k" })
 	url := over(t, b)
 	for path, want := range map[string]int{"/nothing": 404, "/v1/models": 405, "/v1/completions": 401} {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))

@@ -2,9 +2,12 @@ package server
 
 import (
 	"context"
+	"errors"
 	"net/http"
+	"strings"
 	"time"
 
+	"github.com/sluice-dev/sluice/engine/rank"
 	"github.com/sluice-dev/sluice/engine/request"
 )
 
@@ -31,9 +34,20 @@ func (s *Server) controlBody(w http.ResponseWriter, r *http.Request) (*engine, *
 	return e, o, err
 }
 
-// refusedByRank is the answer to a control call that the ranks say no to.
-func refusedByRank(what string, err error) *apiError {
-	return failure(http.StatusBadRequest, codeRefused, "%s: %v", what, err)
+// controlError is the answer to a control call that failed: the ranks say no, which has the code refusal, or they have ended,
+// or the time for the call has.
+func controlError(refusal, what string, err error) *apiError {
+	status, code := http.StatusBadRequest, refusal
+	var lost *rank.LostError
+	switch {
+	case errors.As(err, &lost):
+		status, code = http.StatusBadGateway, codeEngineFailed
+	case errors.Is(err, context.Canceled):
+		return clientGone()
+	case errors.Is(err, context.DeadlineExceeded):
+		status, code = http.StatusGatewayTimeout, string(request.OutcomeTimeout)
+	}
+	return failure(status, code, "%s: %s", what, strings.ReplaceAll(err.Error(), "\n", "; ")) // of joined errors
 }
 
 // pauseGeneration stops the engine's computing. With mode abort it answers when no request lives any more.
@@ -55,13 +69,13 @@ func (s *Server) pauseGeneration(w http.ResponseWriter, r *http.Request) {
 	}
 	before := s.claims()
 	if pauseErr := e.rank.Pause(r.Context(), mode); pauseErr != nil {
-		writeError(w, refusedByRank("the engine does not pause", pauseErr))
+		writeError(w, controlError(codeRefused, "the engine does not pause", pauseErr))
 		return
 	}
 	if mode == request.PauseAbort {
 		s.events.Aborted()
 		if waitErr := s.ended(r.Context(), before); waitErr != nil {
-			writeError(w, refusedByRank("the engine is paused, but requests have not ended", waitErr))
+			writeError(w, controlError(codeRefused, "the engine is paused, but requests have not ended", waitErr))
 			return
 		}
 	}
@@ -98,7 +112,7 @@ func (s *Server) continueGeneration(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if continueErr := e.rank.Continue(r.Context()); continueErr != nil {
-		writeError(w, refusedByRank("the engine does not continue", continueErr))
+		writeError(w, controlError(codeRefused, "the engine does not continue", continueErr))
 		return
 	}
 	writeJSON(w, http.StatusOK, controlAnswer{"Generation continued successfully.", "ok"})
@@ -113,7 +127,7 @@ func (s *Server) freezeGC(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if collectErr := e.rank.Collect(r.Context()); collectErr != nil {
-		writeError(w, refusedByRank("the garbage is not collected", collectErr))
+		writeError(w, controlError(codeRefused, "the garbage is not collected", collectErr))
 		return
 	}
 	s.collect()

@@ -30,7 +30,7 @@ func (s *Server) startProfile(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if startErr := s.record(r.Context(), e, options); startErr != nil {
-		writeError(w, refusedByRank("nothing is recorded", startErr))
+		writeError(w, controlError(codeRefused, "nothing is recorded", startErr))
 		return
 	}
 	writeText(w, "Start profiling.\n")
@@ -122,7 +122,11 @@ func (s *Server) stopProfile(w http.ResponseWriter, r *http.Request) {
 	}
 	files, stopErr := s.stopRecording(r.Context(), e)
 	if stopErr != nil {
-		writeError(w, refusedByRank("the recording does not end", stopErr))
+		what := "the recording does not end"
+		if len(files) > 0 {
+			what = "the recording has ended in a part of the processes, which wrote " + strings.Join(files, ", ")
+		}
+		writeError(w, controlError(codeRefused, what, stopErr))
 		return
 	}
 	writeText(w, "Stop profiling. The files are:\n"+strings.Join(files, "\n")+"\n")

@@ -122,7 +122,10 @@ func (r *scriptedRank) StartProfile(_ context.Context, o profile.Options) error 
 	return r.called(fmt.Sprintf("start profile %+v", o))
 }
 func (r *scriptedRank) StopProfile(context.Context) ([]string, error) {
-	return []string{"/of/the/rank"}, r.called("stop profile")
+	if err := r.called("stop profile"); err != nil {
+		return nil, err
+	}
+	return []string{"/of/the/rank"}, nil
 }
 func (r *scriptedRank) Collect(context.Context) error { return r.called("collect") }
 

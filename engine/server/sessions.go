@@ -140,7 +140,7 @@ func (s *Server) openSession(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if openErr := e.rank.OpenSession(r.Context(), session); openErr != nil {
-		writeError(w, refusedByRank("the session is not opened", openErr))
+		writeError(w, controlError(codeRefused, "the session is not opened", openErr))
 		return
 	}
 	s.sessions.opened(session.ID)
@@ -163,7 +163,7 @@ func (s *Server) closeSession(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if closeErr := e.rank.CloseSession(r.Context(), id); closeErr != nil {
-		writeError(w, refusedByRank("the session is not closed", closeErr))
+		writeError(w, controlError(codeRefused, "the session is not closed", closeErr))
 		return
 	}
 	s.sessions.closed(id)
