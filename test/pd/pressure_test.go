@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/sluice-dev/sluice/test/harness"
 )
 
 // TestPressure runs many requests through pools that hold only a few of them at once: they must wait, be retracted and
@@ -19,10 +21,10 @@ func TestPressure(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 1))
-	unified := startEngine(t, "unified", engineOptions{model: programs.tiny, pageSize: 16, chunk: 2048})
-	o := engineOptions{model: programs.tiny, pageSize: 8, chunk: 64, more: []string{"--max-total-tokens", "1024"}}
-	prefills := []*engine{startEngine(t, "prefill", o), startEngine(t, "prefill", o)}
-	decodes := []*engine{startEngine(t, "decode", o), startEngine(t, "decode", o)}
+	unified := startEngine(t, "", engineOptions{model: tiny, pageSize: 16, chunk: 2048})
+	o := engineOptions{model: tiny, pageSize: 8, chunk: 64, more: []string{"--max-total-tokens", "1024"}}
+	prefills := []*harness.Engine{startEngine(t, "prefill", o), startEngine(t, "prefill", o)}
+	decodes := []*harness.Engine{startEngine(t, "decode", o), startEngine(t, "decode", o)}
 	router := startRouter(t, prefills, decodes)
 	var wg sync.WaitGroup
 	for range 60 {
@@ -32,7 +34,7 @@ func TestPressure(t *testing.T) {
 		}
 		tokens := 1 + rng.IntN(80)
 		wg.Go(func() {
-			want, err := generate(t.Context(), unified.url, prompt, tokens)
+			want, err := generate(t.Context(), unified.URL, prompt, tokens)
 			if err != nil {
 				t.Errorf("unified, %d tokens: %v", len(prompt), err)
 				return
@@ -49,15 +51,15 @@ func TestPressure(t *testing.T) {
 	}
 	wg.Wait()
 	for _, e := range append(prefills, decodes...) {
-		e.idle(t)
+		e.Idle(t)
 	}
 }
 
 // TestStream reads OpenAI streams through the router: the same text as from a unified engine, and a proper end.
 func TestStream(t *testing.T) {
-	o := engineOptions{model: programs.tiny, pageSize: 16, chunk: 64}
-	unified, prefill, decode := startEngine(t, "unified", o), startEngine(t, "prefill", o), startEngine(t, "decode", o)
-	router := startRouter(t, []*engine{prefill}, []*engine{decode})
+	o := engineOptions{model: tiny, pageSize: 16, chunk: 64}
+	unified, prefill, decode := startEngine(t, "", o), startEngine(t, "prefill", o), startEngine(t, "decode", o)
+	router := startRouter(t, []*harness.Engine{prefill}, []*harness.Engine{decode})
 	for _, tc := range []struct{ path, body string }{
 		{"/v1/completions", `{"model":"m","prompt":"The boats go out to sea","max_tokens":20,"temperature":0,"stream":true}`},
 		{"/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":"Where do the boats go?"}],"max_tokens":20,"temperature":0,"stream":true}`},
@@ -65,14 +67,14 @@ func TestStream(t *testing.T) {
 		{"/v1/completions", `{"model":"m","prompt":["One","Two words","And three words"],"max_tokens":9,"temperature":0,"stream":true}`},
 		{"/v1/completions", `{"model":"m","prompt":"One token","max_tokens":1,"temperature":0,"stream":true}`},
 	} {
-		want := events(t, unified.url+tc.path, tc.body)
+		want := events(t, unified.URL+tc.path, tc.body)
 		got := events(t, router+tc.path, tc.body)
 		if got != want || want == "" {
 			t.Errorf("%s %s:\nprefill and decode say %q\nunified says           %q", tc.path, tc.body, got, want)
 		}
 	}
-	prefill.idle(t)
-	decode.idle(t)
+	prefill.Idle(t)
+	decode.Idle(t)
 }
 
 // events reads a stream to its end and gives the text of each choice, in order.

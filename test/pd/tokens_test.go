@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"testing"
+
+	"github.com/sluice-dev/sluice/test/harness"
 )
 
 // TestSameTokens compares prefill + decode behind a router with a unified engine, token for token, over page sizes, chunk
@@ -14,7 +16,7 @@ func TestSameTokens(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	const newTokens = 12
-	unified := startEngine(t, "unified", engineOptions{model: programs.tiny, pageSize: 16, chunk: 2048})
+	unified := startEngine(t, "", engineOptions{model: tiny, pageSize: 16, chunk: 2048})
 	for _, o := range []engineOptions{
 		{pageSize: 1, chunk: 2048},
 		{pageSize: 4, chunk: 16},
@@ -24,9 +26,9 @@ func TestSameTokens(t *testing.T) {
 		{pageSize: 64, chunk: -1},
 	} {
 		t.Run(fmt.Sprintf("page=%d,chunk=%d", o.pageSize, o.chunk), func(t *testing.T) {
-			o.model = programs.tiny
+			o.model = tiny
 			prefill, decode := startEngine(t, "prefill", o), startEngine(t, "decode", o)
-			router := startRouter(t, []*engine{prefill}, []*engine{decode})
+			router := startRouter(t, []*harness.Engine{prefill}, []*harness.Engine{decode})
 			rng := rand.New(rand.NewPCG(seed, uint64(o.pageSize)))
 			var lengths []int
 			for _, pages := range []int{1, 2, 3, 5} {
@@ -48,7 +50,7 @@ func TestSameTokens(t *testing.T) {
 				wg.Go(func() {
 					free <- struct{}{}
 					defer func() { <-free }()
-					want, err := generate(t.Context(), unified.url, prompt, newTokens)
+					want, err := generate(t.Context(), unified.URL, prompt, newTokens)
 					if err != nil {
 						t.Errorf("unified, %d tokens: %v", n, err)
 						return
@@ -64,8 +66,8 @@ func TestSameTokens(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			prefill.idle(t)
-			decode.idle(t)
+			prefill.Idle(t)
+			decode.Idle(t)
 		})
 	}
 }
