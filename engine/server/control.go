@@ -79,7 +79,7 @@ func (s *Server) abortRequest(w http.ResponseWriter, r *http.Request) {
 	if all {
 		rid = ""
 	}
-	if s.claimedPrefix(rid) || all {
+	if len(s.doom(rid)) > 0 || all {
 		s.events.Aborted()
 		if abortErr := e.rank.AbortAll(rid); abortErr != nil {
 			writeError(w, failure(http.StatusBadGateway, codeEngineFailed, "abort at the rank: %v", abortErr))
@@ -87,16 +87,4 @@ func (s *Server) abortRequest(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	w.WriteHeader(http.StatusOK)
-}
-
-// claimedPrefix reports whether a sequence lives whose rid begins with prefix.
-func (s *Server) claimedPrefix(prefix string) (found bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for rid := range s.claimed {
-		if len(rid) >= len(prefix) && rid[:len(prefix)] == prefix {
-			return true
-		}
-	}
-	return false
 }

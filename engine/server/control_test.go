@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -151,11 +152,35 @@ func TestPauseWaits(t *testing.T) {
 	if r := b.call(http.MethodPost, "/pause_generation", ``); r.Code != http.StatusOK {
 		t.Fatalf("status %d: %s", r.Code, r.Body)
 	}
-	if len(b.claims()) != 0 {
+	if b.anyClaimed([]string{b.rank.asked()[0].RID}) {
 		t.Error("a request lives after the pause")
 	}
 	if got := <-answered; got != http.StatusServiceUnavailable {
 		t.Errorf("status %d", got)
+	}
+}
+
+// TestAbortOnTheWay: a request that is on its way to the rank while the rank aborts all ends all the same, and a pause that
+// waits for it answers.
+func TestAbortOnTheWay(t *testing.T) {
+	for path, body := range map[string]string{"/pause_generation": `{"mode":"abort"}`, "/abort_request": `{"rid":"on"}`} {
+		t.Run(path, func(t *testing.T) {
+			b := newBench(t, nil)
+			b.rank.script = b.waitForAbort("x")
+			told := make(chan struct{}) // closed when the rank has aborted all that it has
+			b.rank.told = sync.OnceFunc(func() { close(told) })
+			answered := make(chan int, 1)
+			b.rank.arriving = func(string) {
+				go func() { answered <- b.call(http.MethodPost, path, body).Code }()
+				<-told
+			}
+			if r := b.call(http.MethodPost, "/generate", `{"text":"x","rid":"on the way"}`); r.Code != http.StatusServiceUnavailable {
+				t.Errorf("the request ends with status %d: %s", r.Code, r.Body)
+			}
+			if got := <-answered; got != http.StatusOK {
+				t.Errorf("%s: status %d", path, got)
+			}
+		})
 	}
 }
 

@@ -67,7 +67,10 @@ func (s *Server) pauseGeneration(w http.ResponseWriter, r *http.Request) {
 		writeError(w, *o.fault)
 		return
 	}
-	before := s.claims()
+	var before []string
+	if mode == request.PauseAbort {
+		before = s.doom("")
+	}
 	if pauseErr := e.rank.Pause(r.Context(), mode); pauseErr != nil {
 		writeError(w, controlError(codeRefused, "the engine does not pause", pauseErr))
 		return

@@ -36,6 +36,9 @@ type scriptedRank struct {
 	// the abort.
 	script func(r *request.Request, s *rank.Stream, aborted <-chan request.Outcome)
 
+	arriving func(rid string) // nil, or called while a request is on its way
+	told     func()           // nil, or called when AbortAll has aborted what there was
+
 	mu       sync.Mutex
 	requests []*request.Request
 	living   map[string]chan request.Outcome
@@ -56,6 +59,9 @@ func newScriptedRank() *scriptedRank {
 }
 
 func (r *scriptedRank) Submit(_ context.Context, q *request.Request) (*rank.Stream, error) {
+	if r.arriving != nil {
+		r.arriving(q.RID)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.refusal != nil {
@@ -94,6 +100,9 @@ func (r *scriptedRank) AbortAll(prefix string) error {
 		if strings.HasPrefix(rid, prefix) {
 			_ = r.Abort(rid, request.OutcomeAbortedOperator)
 		}
+	}
+	if r.told != nil {
+		r.told()
 	}
 	return nil
 }

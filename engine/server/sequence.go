@@ -84,6 +84,11 @@ func (s *Server) submit(ctx context.Context, e *engine, spec sequenceSpec) (*seq
 	if b := spec.bootstrap; s.rooms != nil && b != nil && !b.Fake() {
 		s.rooms.Assign(b.Room, stream.DPRank())
 	}
+	if s.doomed(spec.rid) { // the ranks were told before it was there
+		if err := e.rank.Abort(spec.rid, request.OutcomeAbortedOperator); err != nil {
+			s.log.Warn("abort a request that was aborted on its way", "rid", spec.rid, "error", err)
+		}
+	}
 	q.timeline.Move(ledger.StageAwaitOutput)
 	q.stream = stream
 	if level, on := s.requests.level(); on && level >= 2 {

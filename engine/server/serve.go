@@ -241,6 +241,7 @@ func (s *Server) drain(client rank.Client, api *listener) error {
 }
 
 func (s *Server) abortRest(client rank.Client) {
+	s.doom("")
 	if err := client.AbortAll(""); err != nil {
 		s.log.Warn("abort what still runs", "error", err)
 	}

@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -72,9 +72,9 @@ type Server struct {
 
 	mu       sync.Mutex
 	phase    phase
-	claimed  map[string]struct{} // rids of the sequences that live
-	inFlight int                 // admitted client requests that have not been answered
-	idle     chan struct{}       // not nil while Drained waits; closed when inFlight is 0
+	claimed  map[string]bool // rids of the sequences that live; true: it is aborted, also if it is not at the rank yet
+	inFlight int             // admitted client requests that have not been answered
+	idle     chan struct{}   // not nil while Drained waits; closed when inFlight is 0
 }
 
 // engine is what the server works with once the rank is up.
@@ -111,7 +111,7 @@ type Options struct {
 
 // New makes a server from a validated configuration.
 func New(cfg Config, o Options) *Server {
-	s := &Server{cfg: cfg, events: o.Events, metrics: o.Metrics, clock: o.Clock, log: o.Log, claimed: map[string]struct{}{}}
+	s := &Server{cfg: cfg, events: o.Events, metrics: o.Metrics, clock: o.Clock, log: o.Log, claimed: map[string]bool{}}
 	if s.events == nil {
 		s.events = noEvents{}
 	}
@@ -225,15 +225,8 @@ func (s *Server) claim(rid string) (taken bool) {
 	if _, used := s.claimed[rid]; used {
 		return false
 	}
-	s.claimed[rid] = struct{}{}
+	s.claimed[rid] = false
 	return true
-}
-
-// claims gives the rids of the sequences that live.
-func (s *Server) claims() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Collect(maps.Keys(s.claimed))
 }
 
 // anyClaimed reports whether one of rids lives.
@@ -241,6 +234,27 @@ func (s *Server) anyClaimed(rids []string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.ContainsFunc(rids, func(rid string) bool { _, lives := s.claimed[rid]; return lives })
+}
+
+// doom marks the sequences whose rid begins with prefix as aborted, and gives their rids. The ranks are told after it: a
+// sequence that is on its way to them at that moment finds the mark when it has arrived.
+func (s *Server) doom(prefix string) (rids []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for rid := range s.claimed {
+		if strings.HasPrefix(rid, prefix) {
+			s.claimed[rid] = true
+			rids = append(rids, rid)
+		}
+	}
+	return rids
+}
+
+// doomed reports whether a sequence that lives is aborted.
+func (s *Server) doomed(rid string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.claimed[rid]
 }
 
 func (s *Server) release(rid string) {
