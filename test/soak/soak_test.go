@@ -23,6 +23,7 @@ var (
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
+	http.DefaultClient.Timeout = harness.Patience // an engine that answers no more must not hold the test up
 	var err error
 	if programs, err = harness.Build(); err == nil {
 		tiny, err = programs.Model("tiny", "--seed", "7", "--hidden-size", "64", "--layers", "2", "--heads", "4", "--vocab-size", "512", "--context-length", "1024")
