@@ -24,7 +24,8 @@ type Client interface {
 	Info() Info
 	// Flush empties the prefix cache; an error when the rank isn't idle.
 	Flush(ctx context.Context) error
-	// Pause stops computing until Continue; mode says what becomes of the requests that run. New ones queue.
+	// Pause stops computing until Continue; mode says what becomes of the requests that run. New ones queue, and so may some
+	// that were handed over just before: calls other than Submit and Abort are not in order with these.
 	Pause(ctx context.Context, mode request.PauseMode) error
 	// Continue ends a pause; there need not be one.
 	Continue(ctx context.Context) error

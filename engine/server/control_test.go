@@ -142,21 +142,24 @@ func TestPartOfARecording(t *testing.T) {
 	}
 }
 
-// TestPauseWaits: a pause that aborts answers when the requests that lived have ended.
+// TestPauseWaits: a pause that aborts answers when the requests that lived have ended, also those that it has overtaken on the
+// way to the ranks.
 func TestPauseWaits(t *testing.T) {
-	b := newBench(t, nil)
-	b.rank.script = b.waitForAbort("x")
-	answered := make(chan int, 1)
-	go func() { answered <- b.call(http.MethodPost, "/generate", `{"text":"x"}`).Code }()
-	eventually(t, "the request is at the rank", func() bool { return len(b.rank.asked()) == 1 })
-	if r := b.call(http.MethodPost, "/pause_generation", ``); r.Code != http.StatusOK {
-		t.Fatalf("status %d: %s", r.Code, r.Body)
-	}
-	if b.anyClaimed([]string{b.rank.asked()[0].RID}) {
-		t.Error("a request lives after the pause")
-	}
-	if got := <-answered; got != http.StatusServiceUnavailable {
-		t.Errorf("status %d", got)
+	for _, overtaken := range []bool{false, true} {
+		b := newBench(t, func(_ *Config, r *scriptedRank) { r.overtaken = overtaken })
+		b.rank.script = b.waitForAbort("x")
+		answered := make(chan int, 1)
+		go func() { answered <- b.call(http.MethodPost, "/generate", `{"text":"x"}`).Code }()
+		eventually(t, "the request is at the rank", func() bool { return len(b.rank.asked()) == 1 })
+		if r := b.call(http.MethodPost, "/pause_generation", ``); r.Code != http.StatusOK {
+			t.Fatalf("overtaken %t: status %d: %s", overtaken, r.Code, r.Body)
+		}
+		if b.anyClaimed([]string{b.rank.asked()[0].RID}) {
+			t.Errorf("overtaken %t: a request lives after the pause", overtaken)
+		}
+		if got := <-answered; got != http.StatusServiceUnavailable {
+			t.Errorf("overtaken %t: status %d", overtaken, got)
+		}
 	}
 }
 

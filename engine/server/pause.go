@@ -77,6 +77,13 @@ func (s *Server) pauseGeneration(w http.ResponseWriter, r *http.Request) {
 	}
 	if mode == request.PauseAbort {
 		s.events.Aborted()
+		// The pause may have overtaken requests that were handed over before it; these aborts come behind them.
+		for _, rid := range before {
+			if abortErr := e.rank.Abort(rid, request.OutcomeAbortedOperator); abortErr != nil {
+				writeError(w, controlError(codeRefused, "the engine is paused, but requests have not ended", abortErr))
+				return
+			}
+		}
 		if waitErr := s.ended(r.Context(), before); waitErr != nil {
 			writeError(w, controlError(codeRefused, "the engine is paused, but requests have not ended", waitErr))
 			return

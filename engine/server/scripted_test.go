@@ -36,8 +36,9 @@ type scriptedRank struct {
 	// the abort.
 	script func(r *request.Request, s *rank.Stream, aborted <-chan request.Outcome)
 
-	arriving func(rid string) // nil, or called while a request is on its way
-	told     func()           // nil, or called when AbortAll has aborted what there was
+	arriving  func(rid string) // nil, or called while a request is on its way
+	overtaken bool             // a pause comes before all requests that were handed over, and aborts none of them
+	told      func()           // nil, or called when AbortAll has aborted what there was
 
 	mu       sync.Mutex
 	requests []*request.Request
@@ -115,7 +116,7 @@ func (r *scriptedRank) Info() rank.Info             { return r.info }
 
 func (r *scriptedRank) Pause(_ context.Context, mode request.PauseMode) error {
 	err := r.called("pause " + string(mode))
-	if err == nil && mode == request.PauseAbort {
+	if err == nil && mode == request.PauseAbort && !r.overtaken {
 		err = r.AbortAll("")
 	}
 	return err
