@@ -47,10 +47,11 @@ const (
 	FromScheduler Source = iota // model_name, engine_type, tp_rank, pp_rank, moe_ep_rank, extra labels
 	FromFront                   // model_name, engine_type, custom labels, extra labels
 	FromHTTP                    // extra labels
+	FromProcess                 // no further labels: every process about itself
 	FromStore                   // no further labels: the store about itself
 )
 
-func (s Source) String() string { return [...]string{"scheduler", "front", "http", "store"}[s] }
+func (s Source) String() string { return [...]string{"scheduler", "front", "http", "process", "store"}[s] }
 
 // Engines is a set of engine types.
 type Engines uint8

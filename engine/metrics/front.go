@@ -48,6 +48,7 @@ type Front struct {
 	buckets    Buckets
 	clock      ledger.Clock
 
+	laws
 	aborted CounterSeries
 	loads   HistogramSeries
 
@@ -60,7 +61,7 @@ type Front struct {
 // NewFront makes the series of an API process in the backend. clock tells the wall time of gauges.
 func NewFront(backend Backend, labels FrontLabels, buckets Buckets, clock ledger.Clock) *Front {
 	f := &Front{
-		backend: backend, engineType: labels.EngineType, buckets: buckets, clock: clock,
+		backend: backend, engineType: labels.EngineType, buckets: buckets, clock: clock, laws: newLaws(backend),
 		base:  override([]Label{{"model_name", labels.ModelName}, {"engine_type", labels.EngineType}}, labels.Extra),
 		extra: override(nil, labels.Extra),
 	}

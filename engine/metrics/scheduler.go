@@ -60,6 +60,7 @@ type Scheduler struct {
 	labels     []Label
 	wall       func() int64
 
+	laws
 	gauges []snapshotGauge
 	queues []queueGauge
 
@@ -116,7 +117,7 @@ func throughput(s report.Snapshot) float64 {
 // gauges, which decides which process wrote last.
 func NewScheduler(backend Backend, labels RankLabels, clock ledger.Clock) *Scheduler {
 	m := &Scheduler{
-		backend: backend, engineType: labels.EngineType, labels: labels.list(),
+		backend: backend, engineType: labels.EngineType, labels: labels.list(), laws: newLaws(backend),
 		wall:   func() int64 { return clock.Wall(clock.Now()) },
 		stages: make([]HistogramSeries, len(ledger.Stages())+1),
 	}

@@ -30,6 +30,7 @@ func (silent) BootstrapFailed()              {}
 func (silent) TransferFailed()               {}
 func (silent) Retracted(int, int, int)       {}
 func (silent) RealtimeTokens(int, int, int)  {}
+func (silent) Violated(ledger.Law)           {}
 
 // logged passes reports on and writes them to the log.
 type logged struct {

@@ -43,6 +43,7 @@ func (silence) BootstrapFailed()                  {}
 func (silence) TransferFailed()                   {}
 func (silence) Retracted(_, _, _ int)             {}
 func (silence) RealtimeTokens(_, _, _ int)        {}
+func (silence) Violated(ledger.Law)               {}
 func (silence) Decode(ids []int32, _ bool) string { return fmt.Sprint(ids) }
 
 // serve runs a scheduler for every rank of a team, gives the requests to the leader and collects their answers.

@@ -368,6 +368,11 @@ func (r *recorder) RealtimeTokens(compute, cache, decode int) {
 	r.realtime[1] += cache
 	r.realtime[2] += decode
 }
+func (r *recorder) Violated(law ledger.Law) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lines = append(r.lines, fmt.Sprintf("violated %s: %s", law.Number(), law))
+}
 
 // wire is a hand-over between two tapes, or with one end in a test's hands.
 type wire struct {

@@ -1,6 +1,9 @@
 package server
 
-import "github.com/sluice-dev/sluice/engine/metrics"
+import (
+	"github.com/sluice-dev/sluice/engine/ledger"
+	"github.com/sluice-dev/sluice/engine/metrics"
+)
 
 // Events listens to the API process; metrics.Front does. Calls come from many goroutines and must not block. Requests with
 // log_metrics=false are told to nobody.
@@ -15,6 +18,8 @@ type Events interface {
 	Aborted()
 	// LoadsServed gets the time that one /v1/loads took.
 	LoadsServed(nanos int64)
+	// Violated counts a breach of a conservation law.
+	Violated(law ledger.Law)
 
 	// RequestStarted, ResponseStarted and RequestEnded follow one HTTP request; endpoint is its route's pattern.
 	RequestStarted(endpoint, method string)
@@ -32,6 +37,7 @@ func (noEvents) InterToken(metrics.Subject, int64, int)     {}
 func (noEvents) Finished(metrics.Subject, metrics.Finished) {}
 func (noEvents) Aborted()                                   {}
 func (noEvents) LoadsServed(int64)                          {}
+func (noEvents) Violated(ledger.Law)                        {}
 func (noEvents) RequestStarted(string, string)              {}
 func (noEvents) ResponseStarted(string, string, int)        {}
 func (noEvents) RequestEnded(string, string)                {}

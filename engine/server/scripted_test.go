@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-dev/sluice/engine/ledger"
 	"github.com/sluice-dev/sluice/engine/ledger/ledgertest"
 	"github.com/sluice-dev/sluice/engine/loads"
 	"github.com/sluice-dev/sluice/engine/metrics"
@@ -342,6 +343,7 @@ func (r *recorder) InterToken(s metrics.Subject, nanos int64, n int) { r.add(int
 func (r *recorder) Finished(s metrics.Subject, f metrics.Finished)   { r.add(finished{s, f}) }
 func (r *recorder) Aborted()                                         { r.add(aborted{}) }
 func (r *recorder) LoadsServed(int64)                                { r.add(loaded{}) }
+func (r *recorder) Violated(law ledger.Law)                          { r.add(law) }
 func (r *recorder) RequestStarted(endpoint, method string)           { r.add(httpBegun{endpoint, method}) }
 func (r *recorder) ResponseStarted(endpoint, method string, status int) {
 	r.add(httpAnswered{endpoint, method, status})

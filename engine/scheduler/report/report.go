@@ -126,4 +126,6 @@ type Reporter interface {
 	Retracted(reqs, inputTokens, outputTokens int)
 	// RealtimeTokens counts tokens of a step: computed prompt tokens, prompt tokens found in the cache, decoded tokens.
 	RealtimeTokens(prefillCompute, prefillCache, decode int)
+	// Violated counts a breach of a conservation law.
+	Violated(law ledger.Law)
 }

@@ -1,0 +1,38 @@
+package metrics
+
+// Hand-over between prefill and decode.
+var (
+	prefillBootstrapQueue = gauge("sglang:num_prefill_bootstrap_queue_reqs", "requests", "Prefill engine: requests that wait for the decode engine's handshake.", OnPrefill, OnEveryReport, overDP)
+	prefillInflightQueue  = gauge("sglang:num_prefill_inflight_queue_reqs", "requests", "Prefill engine: requests whose KV is still being sent.", OnPrefill, OnEveryReport, overDP)
+	decodePreallocQueue   = gauge("sglang:num_decode_prealloc_queue_reqs", "requests", "Decode engine: requests that wait for KV pages.", OnDecode, OnEveryReport, overDP)
+	decodeTransferQueue   = gauge("sglang:num_decode_transfer_queue_reqs", "requests", "Decode engine: requests whose KV is arriving.", OnDecode, OnEveryReport, overDP)
+	decodeHostReceive     = gauge("sglang:num_decode_host_receive_queue_reqs", "requests", "Decode engine: requests of the transfer queue staged in host memory.", OnDecode, OnEveryReport, overDP)
+	decodeDeferredRelease = gauge("sglang:num_decode_deferred_kv_release_reqs", "requests", "Decode engine: ended requests whose pages a transfer may still touch.", OnDecode, OnEveryReport, overDP)
+	pendingPrealloc       = gauge("sglang:pending_prealloc_token_usage", "ratio", "Decode engine: tokens that wait for KV pages over the pool's capacity.", OnDecode, OnEveryReport, nil)
+
+	kvTransferSpeed     = histogram("sglang:kv_transfer_speed_gb_s", "GiB/s", "Speed of one KV transfer.", OnPrefill, bucketsTransferSpeed)
+	kvTransferLatency   = histogram("sglang:kv_transfer_latency_ms", "milliseconds", "Time of one KV transfer.", OnPrefill, bucketsTransferLatency)
+	kvTransferTotal     = histogram("sglang:kv_transfer_total_mb", "MiB", "Size of one KV transfer.", OnPrefill, bucketsTransferSize)
+	kvTransferBootstrap = histogram("sglang:kv_transfer_bootstrap_ms", "milliseconds", "Time until the two engines of a transfer had shaken hands.", OnPrefill|OnDecode, bucketsTransferWait)
+	kvTransferAlloc     = histogram("sglang:kv_transfer_alloc_ms", "milliseconds", "Wait of a transfer for KV pages.", OnPrefill|OnDecode, bucketsTransferWait)
+	bootstrapFailed     = counter("sglang:num_bootstrap_failed_reqs_total", "requests", "Requests whose engines did not meet.", OnPrefill|OnDecode)
+	transferFailed      = counter("sglang:num_transfer_failed_reqs_total", "requests", "Requests whose KV transfer failed.", OnPrefill|OnDecode)
+)
+
+// handoverFamilies are what a scheduler has that hands KV over or receives it.
+var handoverFamilies = []*Family{
+	prefillBootstrapQueue,
+	prefillInflightQueue,
+	decodePreallocQueue,
+	decodeTransferQueue,
+	decodeHostReceive,
+	decodeDeferredRelease,
+	pendingPrealloc,
+	kvTransferSpeed,
+	kvTransferLatency,
+	kvTransferTotal,
+	kvTransferBootstrap,
+	kvTransferAlloc,
+	bootstrapFailed,
+	transferFailed,
+}

@@ -1,0 +1,26 @@
+package metrics
+
+// ledgerViolations counts breaches of the conservation laws, by whoever keeps the sums.
+var ledgerViolations = &Family{
+	Name: "sluice_ledger_violations_total", Kind: Counter, Help: "Breaches of the conservation laws of docs/ledger.md; 0 unless the engine has a fault.",
+	Unit: "breaches", Source: FromProcess, Labels: []string{"law"}, Engines: OnAll, SumOver: []string{"law"},
+}
+
+// The store about itself.
+var (
+	storeFaults = &Family{
+		Name: "sluice_metrics_store_faults_total", Kind: Counter, Help: "Stores and series of stores that could not be read, by reason.",
+		Unit: "faults", Source: FromStore, Labels: []string{"reason"}, Engines: OnAll, SumOver: []string{"reason"},
+	}
+	storeProcesses = &Family{
+		Name: "sluice_metrics_store_processes", Kind: Gauge, Help: "Processes that wrote metrics, by whether they live.",
+		Unit: "processes", Source: FromStore, Labels: []string{"state"}, Engines: OnAll, Merge: MostRecent,
+	}
+)
+
+// storeFamilies are what every process tells about its sums, and the store about itself.
+var storeFamilies = []*Family{
+	ledgerViolations,
+	storeFaults,
+	storeProcesses,
+}
