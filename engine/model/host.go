@@ -11,7 +11,7 @@ type hostspace struct {
 
 func (h *hostspace) room(n int) []float32 {
 	if cap(h.numbers) < n {
-		h.numbers = make([]float32, 2*n)
+		h.numbers = make([]float32, max(n, 2*cap(h.numbers)))
 	}
 	return h.numbers[:n]
 }

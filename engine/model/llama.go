@@ -19,7 +19,13 @@ type Llama struct {
 	invFreq gpu.Tensor // [1, headDim/2]
 	work    workspace
 	host    hostspace
+
+	headRows int // most rows of logits at once, >= 1, the same on all ranks; a function of the vocabulary
 }
+
+// headFloats bounds the logits that are in memory at once: 32 MiB of them, whatever is wanted. At a vocabulary of 128k
+// tokens these are 64 rows, enough to use each weight of the head many times.
+const headFloats = 8 << 20
 
 // Load reads a rank's share of the model in folder dir and puts it onto the device.
 func Load(dir string, device gpu.Device, ranks Ranks) (*Llama, error) {
@@ -43,7 +49,7 @@ func Load(dir string, device gpu.Device, ranks Ranks) (*Llama, error) {
 	}
 	m := &Llama{
 		config: config, ranks: ranks, shard: shard, device: device, ops: device.Ops(), weights: w,
-		invFreq: gpu.View(buffer, 1, len(freq)),
+		invFreq: gpu.View(buffer, 1, len(freq)), headRows: max(1, headFloats/config.VocabSize),
 	}
 	if err := device.Write(m.invFreq, gpu.Bytes(freq)); err != nil {
 		return nil, fmt.Errorf("load model %s: %w", dir, err)
@@ -72,38 +78,41 @@ type Step struct {
 	// Wanted are the tokens, as indexes below n, whose logits are computed: I32 [1, wanted]. Without a buffer there are none.
 	Wanted gpu.Tensor
 
+	// Logits gets the logits after the wanted tokens, in their order, as slices [rows, vocab] of some of them at a time. A
+	// slice is valid until it returns; its error ends the pass. It is called on the first rank of the last stage alone, and
+	// must be there when something is wanted.
+	Logits func(slice gpu.Tensor) error
+
 	// LayerDone, when not nil, is called in order of the shard's layers, numbered from 0, once the layer's keys and values
 	// are in KV.
 	LayerDone func(layer int)
 }
 
-// Forward computes the tokens' keys and values and gives the logits [wanted, vocab] after the wanted ones. The tensor
-// is overwritten by the next Forward; it is empty when nothing is wanted. All ranks call Forward with the same step; the
-// first of the last stage alone gets the logits.
-func (m *Llama) Forward(s Step) (gpu.Tensor, error) {
+// Forward computes the tokens' keys and values, and hands the logits after the wanted ones to s.Logits. All ranks call
+// Forward with the same step.
+func (m *Llama) Forward(s Step) error {
 	n := len(s.Tokens)
 	wanted := 0
 	if s.Wanted.Buf != nil {
 		wanted = s.Wanted.Cols
 	}
-	if err := m.work.grow(m.device, m.config, m.shard, n, wanted); err != nil {
-		return gpu.Tensor{}, fmt.Errorf("forward of %d tokens: %w", n, err)
+	if err := m.work.grow(m.device, m.config, m.shard, n, min(wanted, m.headRows)); err != nil {
+		return fmt.Errorf("forward of %d tokens: %w", n, err)
 	}
-	w := m.work.views(n, wanted)
+	w := m.work.views(n)
 	if err := m.enter(w, s.Tokens); err != nil {
-		return gpu.Tensor{}, fmt.Errorf("forward of %d tokens: %w", n, err)
+		return fmt.Errorf("forward of %d tokens: %w", n, err)
 	}
 	m.ops.RopeTable(w.rope, s.At.Positions, m.invFreq)
 	for i := range m.weights.layers {
 		if err := m.layer(w, s, i); err != nil {
-			return gpu.Tensor{}, fmt.Errorf("forward of layer %d: %w", m.shard.layers.from+i, err)
+			return fmt.Errorf("forward of layer %d: %w", m.shard.layers.from+i, err)
 		}
 	}
-	logits, err := m.leave(w, s, wanted)
-	if err != nil {
-		return gpu.Tensor{}, fmt.Errorf("forward of %d tokens: %w", n, err)
+	if err := m.leave(w, s, wanted); err != nil {
+		return fmt.Errorf("forward of %d tokens: %w", n, err)
 	}
-	return logits, nil
+	return nil
 }
 
 // enter fills the residual with the tokens' embeddings, or with what the stage before sends.
@@ -165,25 +174,37 @@ func (m *Llama) layer(w views, s Step, i int) error {
 	return nil
 }
 
-// leave sends the residual to the stage behind, or gives the logits after the wanted tokens.
-func (m *Llama) leave(w views, s Step, wanted int) (gpu.Tensor, error) {
+// leave sends the residual to the stage behind, or gives the logits after the wanted tokens, slice by slice.
+func (m *Llama) leave(w views, s Step, wanted int) error {
 	if !m.shard.last {
-		return gpu.Tensor{}, m.send(w.residual)
+		return m.send(w.residual)
+	}
+	for from := 0; from < wanted; from += m.headRows {
+		to := min(wanted, from+m.headRows)
+		logits, err := m.logits(m.work.head(to-from), w.residual, s.Wanted.ColumnRange(from, to))
+		if err != nil {
+			return fmt.Errorf("logits [%d, %d) of %d: %w", from, to, wanted, err)
+		}
+		if m.ranks.Place.TPRank != 0 {
+			continue
+		}
+		if err := s.Logits(logits); err != nil {
+			return err
+		}
 	}
 	if wanted == 0 {
-		return gpu.Tensor{}, m.device.Sync()
+		return m.device.Sync()
 	}
-	m.ops.Gather(w.last, w.residual, s.Wanted)
-	m.ops.RMSNorm(w.last, w.last, m.weights.finalNorm, m.config.RMSNormEps)
-	m.ops.MatMul(w.part, w.last, m.weights.head)
+	return nil
+}
+
+// logits gives those after the wanted tokens, at most headRows; on other tensor-parallel ranks than the first nothing.
+func (m *Llama) logits(h head, residual, wanted gpu.Tensor) (gpu.Tensor, error) {
+	m.ops.Gather(h.last, residual, wanted)
+	m.ops.RMSNorm(h.last, h.last, m.weights.finalNorm, m.config.RMSNormEps)
+	m.ops.MatMul(h.part, h.last, m.weights.head)
 	if m.shard.vocab.len() == m.config.VocabSize {
-		return w.logits, m.device.Sync()
+		return h.logits, m.device.Sync()
 	}
-	if err := m.collect(w.logits, w.part); err != nil {
-		return gpu.Tensor{}, err
-	}
-	if m.ranks.Place.TPRank != 0 {
-		return gpu.Tensor{}, nil
-	}
-	return w.logits, nil
+	return h.logits, m.collect(h.logits, h.part)
 }

@@ -103,7 +103,8 @@ func (s *sequencer) forward(tokens []int32, start int) []float32 {
 	}
 	c := s.model.config
 	var layers []int
-	logits, err := s.model.Forward(Step{
+	var out []float32
+	err := s.model.Forward(Step{
 		Tokens: tokens,
 		At: gpu.Paged{
 			Positions: s.ints(positions), Sequences: s.ints(sequences), Tables: s.table,
@@ -112,6 +113,11 @@ func (s *sequencer) forward(tokens []int32, start int) []float32 {
 		Windows: s.window(start),
 		KV:      s.kv, Wanted: s.ints(wanted),
 		LayerDone: func(layer int) { layers = append(layers, layer) },
+		Logits: func(slice gpu.Tensor) error {
+			from := len(out)
+			out = append(out, make([]float32, slice.Len())...)
+			return s.device.Read(gpu.Bytes(out[from:]), slice)
+		},
 	})
 	if err != nil {
 		s.t.Fatal(err)
@@ -122,10 +128,6 @@ func (s *sequencer) forward(tokens []int32, start int) []float32 {
 	}
 	if diff := cmp.Diff(want, layers); diff != "" {
 		s.t.Errorf("LayerDone calls (-want +got):\n%s", diff)
-	}
-	out := make([]float32, logits.Len())
-	if err := s.device.Read(gpu.Bytes(out), logits); err != nil {
-		s.t.Fatal(err)
 	}
 	return out
 }

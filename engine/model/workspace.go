@@ -4,13 +4,13 @@ import "github.com/sluice-dev/sluice/gpu"
 
 // workspace is the memory of a forward pass, kept between passes and grown by doubling.
 type workspace struct {
-	tokens, wanted int // for how many there is room
+	tokens, headRows int // for how many there is room
 
-	all views // of tokens and wanted rows
+	all  views // of tokens
+	rows head  // of headRows
 }
 
-// views are a pass's tensors: the first eight have a row per token, the last three a row per wanted token. Heads, kvHeads,
-// intermediate and part are the shard's.
+// views are a pass's tensors, with a row per token. Heads, kvHeads and intermediate are the shard's.
 type views struct {
 	residual gpu.Tensor // [n, hidden]
 	normed   gpu.Tensor // [n, hidden]
@@ -21,15 +21,18 @@ type views struct {
 	gateUp   gpu.Tensor // [n, 2*intermediate]
 	hidden   gpu.Tensor // [n, intermediate]
 
-	last   gpu.Tensor // [wanted, hidden]
-	part   gpu.Tensor // [wanted, part of the vocabulary]; logits themselves when the part is all
-	logits gpu.Tensor // [wanted, vocab]
-
 	ids gpu.Tensor // I32 [1, n]: rows of the embedding
 }
 
-// grow makes room for a pass.
-func (w *workspace) grow(device gpu.Device, c Config, s Shard, tokens, wanted int) error {
+// head are the tensors of a slice of wanted tokens, with a row for each.
+type head struct {
+	last   gpu.Tensor // [rows, hidden]
+	part   gpu.Tensor // [rows, the shard's part of the vocabulary]; logits themselves when the part is all
+	logits gpu.Tensor // [rows, vocab]
+}
+
+// grow makes room for a pass whose largest slice of wanted tokens has headRows.
+func (w *workspace) grow(device gpu.Device, c Config, s Shard, tokens, headRows int) error {
 	if tokens > w.tokens {
 		room := max(tokens, 2*w.tokens)
 		heads, inter := s.heads.len()*c.HeadDim, s.inter.len()
@@ -52,21 +55,21 @@ func (w *workspace) grow(device gpu.Device, c Config, s Shard, tokens, wanted in
 		w.all.ids = gpu.View(buffer, 1, room)
 		w.tokens = room
 	}
-	if wanted > w.wanted {
-		room := max(wanted, 2*w.wanted)
-		if err := allocate(device, &w.all.last, room, c.HiddenSize); err != nil {
+	if headRows > w.headRows && s.last {
+		room := max(headRows, min(2*w.headRows, max(1, headFloats/c.VocabSize)))
+		if err := allocate(device, &w.rows.last, room, c.HiddenSize); err != nil {
 			return err
 		}
-		if err := allocate(device, &w.all.logits, room, c.VocabSize); err != nil {
+		if err := allocate(device, &w.rows.logits, room, c.VocabSize); err != nil {
 			return err
 		}
-		w.all.part = w.all.logits
+		w.rows.part = w.rows.logits
 		if s.vocab.len() < c.VocabSize {
-			if err := allocate(device, &w.all.part, room, s.vocab.len()); err != nil {
+			if err := allocate(device, &w.rows.part, room, s.vocab.len()); err != nil {
 				return err
 			}
 		}
-		w.wanted = room
+		w.headRows = room
 	}
 	return nil
 }
@@ -81,12 +84,18 @@ func allocate(device gpu.Device, to *gpu.Tensor, rows, cols int) error {
 }
 
 // views gives the tensors of a pass over n tokens.
-func (w *workspace) views(n, wanted int) views {
+func (w *workspace) views(n int) views {
 	v := w.all
 	for _, t := range []*gpu.Tensor{&v.residual, &v.normed, &v.update, &v.rope, &v.qkv, &v.mixed, &v.gateUp, &v.hidden} {
 		t.Rows = n
 	}
-	v.last.Rows, v.part.Rows, v.logits.Rows = wanted, wanted, wanted
 	v.ids = v.ids.ColumnRange(0, n)
 	return v
+}
+
+// head gives the tensors of a slice.
+func (w *workspace) head(rows int) head {
+	h := w.rows
+	h.last.Rows, h.part.Rows, h.logits.Rows = rows, rows, rows
+	return h
 }

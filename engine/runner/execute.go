@@ -4,10 +4,8 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/sluice-dev/sluice/engine/request"
 	"github.com/sluice-dev/sluice/engine/sampling"
 	"github.com/sluice-dev/sluice/engine/scheduler"
-	"github.com/sluice-dev/sluice/gpu"
 )
 
 var _ scheduler.Stage = (*Runner)(nil)
@@ -81,65 +79,15 @@ func (r *Runner) forward(rows []scheduler.Row, layerDone func(layer int)) ([]sch
 	}
 	input.At.PageSize, input.At.KVHeads, input.At.HeadDim = r.info.PageSize, r.info.KVHeads, r.info.HeadDim
 	input.KV, input.LayerDone = r.pages.layers, layerDone
-	logits, err := r.model.Forward(input)
-	if err != nil {
-		return nil, err
-	}
 	if !r.samples() {
-		return nil, nil
+		return nil, r.model.Forward(input)
 	}
-	sampled, err := r.sample(rows, logits)
-	if err != nil {
+	p := picker{r: r, rows: rows, sampled: make([]scheduler.Sampled, len(rows)), wanted: r.step.wantedBy}
+	input.Logits = p.slice
+	if err := r.model.Forward(input); err != nil {
 		return nil, err
 	}
-	return sampled, r.tell(sampled)
-}
-
-// sample picks a token from the logits of each row that samples, and tells what the rows want to know of logprobs. logits
-// are [wanted, vocab], in the order of step.wanted. The token of a Future row is in its Tokens by now, and still not in its
-// History.
-func (r *Runner) sample(rows []scheduler.Row, logits gpu.Tensor) ([]scheduler.Sampled, error) {
-	sampled := make([]scheduler.Sampled, len(rows))
-	if logits.Buf == nil {
-		return sampled, nil
-	}
-	if cap(r.logits) < logits.Len() {
-		r.logits = make([]float32, logits.Len())
-	}
-	all := r.logits[:logits.Len()]
-	if err := r.device.Read(gpu.Bytes(all), logits); err != nil {
-		return nil, fmt.Errorf("read logits: %w", err)
-	}
-	next := func() []float32 {
-		one := all[:logits.Cols]
-		all = all[logits.Cols:]
-		return one
-	}
-	for i, row := range rows {
-		var prompt []request.TokenLogprobs
-		for position, end := promptLogits(row); position < end; position++ {
-			if err := r.sampler.Observe(next()); err != nil {
-				return nil, fmt.Errorf("logprobs of row %d at position %d: %w", i, position, err)
-			}
-			prompt = append(prompt, r.sampler.Logprobs(row.Logprobs, row.History[position]))
-		}
-		if row.Sample {
-			token, logprob, err := r.sampler.Sample(next(), r.input(row))
-			if err != nil {
-				return nil, fmt.Errorf("sample row %d at position %d: %w", i, row.Start+len(row.Tokens), err)
-			}
-			sampled[i].Token, sampled[i].Logprob = token, logprob
-		}
-		if row.Logprobs == nil || !row.Sample && len(prompt) == 0 {
-			continue
-		}
-		sampled[i].Logprobs = &scheduler.Logprobs{Prompt: prompt}
-		if row.Sample {
-			l := r.sampler.Logprobs(row.Logprobs, sampled[i].Token)
-			sampled[i].Logprobs.Sampled = &l
-		}
-	}
-	return sampled, nil
+	return p.sampled, r.tell(p.sampled)
 }
 
 // input is what the row's token depends on besides the logits.

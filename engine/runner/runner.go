@@ -84,7 +84,7 @@ type Runner struct {
 	checker   checker
 	future    future
 	step      step
-	logits    []float32 // [wanted, vocab], the last step's
+	logits    []float32 // [rows, vocab], the last slice's of the last step
 	history   []int32   // of a Future row, its token included
 }
 

@@ -17,7 +17,8 @@ type step struct {
 	tables    []int32 // [rows, maxPages]
 	windows   []int32 // the same of the pool of windowed layers; empty without such layers
 	maxPages  int
-	wanted    []int32 // indexes of the tokens whose logits are needed, by row: see promptLogits, then the last token where the row samples
+	wanted    []int32    // indexes of the tokens whose logits are needed, by row: see promptLogits, then the last token where the row samples
+	wantedBy  []wantedBy // [wanted]: what for
 
 	uploads [5]gpu.Buffer // of the slices behind the tokens, in their order
 }
@@ -25,7 +26,8 @@ type step struct {
 // flatten turns checked rows into token order.
 func (s *step) flatten(rows []scheduler.Row, info Info) {
 	pageSize := info.PageSize
-	s.tokens, s.positions, s.sequences, s.wanted = s.tokens[:0], s.positions[:0], s.sequences[:0], s.wanted[:0]
+	s.tokens, s.positions, s.sequences = s.tokens[:0], s.positions[:0], s.sequences[:0]
+	s.wanted, s.wantedBy = s.wanted[:0], s.wantedBy[:0]
 	s.maxPages = 0
 	for i, row := range rows {
 		s.maxPages = max(s.maxPages, pagesOf(row, pageSize))
@@ -37,9 +39,11 @@ func (s *step) flatten(rows []scheduler.Row, info Info) {
 		first := len(s.tokens) - len(row.Tokens)
 		for position, end := promptLogits(row); position < end; position++ {
 			s.wanted = append(s.wanted, int32(first+position-1-row.Start))
+			s.wantedBy = append(s.wantedBy, wantedBy{row: i, position: position})
 		}
 		if row.Sample {
 			s.wanted = append(s.wanted, int32(len(s.tokens)-1))
+			s.wantedBy = append(s.wantedBy, wantedBy{row: i})
 		}
 	}
 	s.tables, s.windows = s.tables[:0], s.windows[:0]

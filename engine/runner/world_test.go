@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-dev/sluice/engine/parallel"
 	"github.com/sluice-dev/sluice/engine/request"
 	"github.com/sluice-dev/sluice/engine/scheduler"
+	"github.com/sluice-dev/sluice/gpu"
 )
 
 // team is the runners of all ranks of a world, in this process.
@@ -25,6 +26,12 @@ type team struct {
 }
 
 func newTeam(t testing.TB, cfg Config, tp, pp int) *team {
+	t.Helper()
+	return newTeamOn(t, cfg, tp, pp, func() gpu.Device { return nil })
+}
+
+// newTeamOn opens a device for each rank, in their order; nil: the rank opens its own.
+func newTeamOn(t testing.TB, cfg Config, tp, pp int, open func() gpu.Device) *team {
 	t.Helper()
 	worlds, err := parallel.Local(tp, pp)
 	if err != nil {
@@ -43,9 +50,13 @@ func newTeam(t testing.TB, cfg Config, tp, pp int) *team {
 			}
 		}
 	})
+	devices := make([]gpu.Device, len(worlds))
+	for rank := range devices {
+		devices[rank] = open()
+	}
 	if err := m.all(func(rank int) (err error) {
 		own := cfg
-		own.World = worlds[rank]
+		own.World, own.Device = worlds[rank], devices[rank]
 		m.runners[rank], err = New(own)
 		return err
 	}); err != nil {
