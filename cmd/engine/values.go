@@ -22,7 +22,7 @@ func (s *seconds) String() string {
 func (s *seconds) Type() string { return "seconds" }
 
 func (s *seconds) Set(text string) error {
-	if d, err := time.ParseDuration(text); err == nil {
+	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
 		*s = seconds(d)
 		return nil
 	}
@@ -51,10 +51,11 @@ func (m *labelMap) String() string {
 func (m *labelMap) Type() string { return "json" }
 
 func (m *labelMap) Set(text string) error {
-	decoder := json.NewDecoder(strings.NewReader(text))
-	if err := decoder.Decode((*map[string]string)(m)); err != nil {
+	var labels map[string]string
+	if err := json.Unmarshal([]byte(text), &labels); err != nil {
 		return fmt.Errorf(`give a JSON object of strings, for example {"cluster":"a"}: %w`, err)
 	}
+	*m = labels
 	return nil
 }
 
