@@ -3,6 +3,6 @@
 // durations of its stages are whole nanoseconds of one monotonic clock and sum to its end-to-end time by construction.
 //
 // Metrics, spans, meta_info and logs are computed from a Timeline and never measured a second time. The package knows no
-// metric, span, queue or HTTP. Callers: the API process owns one Timeline of form APIServer per request, the scheduler
-// one of form Unified, Prefill or Decode. What crosses a process is plain data in wall nanoseconds.
+// metric, span, queue or HTTP. Callers: the API process owns one Timeline of form APIServer per request, the DP controller
+// one of form DPController, the scheduler one of form Unified, Prefill or Decode. What crosses a process is plain data in wall nanoseconds.
 package ledger

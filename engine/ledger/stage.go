@@ -18,6 +18,9 @@ const (
 	// StageStreamOutput lasts from the first output batch until the answer is complete. Not exposed.
 	StageStreamOutput
 
+	// StageDPCDispatch lasts from when the DP controller gets a request until the chosen rank has taken it.
+	StageDPCDispatch
+
 	// StageRequestProcess lasts from the scheduler's receipt until the waiting queue.
 	StageRequestProcess
 	// StagePrefillWaiting is spent in the waiting queue of a unified or prefill engine. A retracted request comes back here.
@@ -66,6 +69,8 @@ type Form uint8
 const (
 	// APIServer goes tokenize → api_server_dispatch → await_output → stream_output → done.
 	APIServer Form = iota
+	// DPController goes dpc_dispatch → done. It lies inside of the API process's api_server_dispatch.
+	DPController
 	// Unified goes request_process → prefill_waiting → prefill_forward → decode_waiting → decode_forward → done; a
 	// retraction goes back to prefill_waiting.
 	Unified
@@ -78,7 +83,7 @@ const (
 	numForms
 )
 
-var formNames = [numForms]string{"api_server", "unified", "prefill", "decode"}
+var formNames = [numForms]string{"api_server", "dp_controller", "unified", "prefill", "decode"}
 
 func (f Form) String() string {
 	if f < numForms {
@@ -112,6 +117,8 @@ var stageTable = [...]StageInfo{
 	{Stage: StageAwaitOutput, Name: "await_output", Forms: forms(APIServer)},
 	{Stage: StageStreamOutput, Name: "stream_output", Forms: forms(APIServer)},
 
+	{Stage: StageDPCDispatch, Name: "dpc_dispatch", Level: 2, Forms: forms(DPController), Exposed: true},
+
 	{Stage: StageRequestProcess, Name: "request_process", Level: 2, Forms: forms(Unified), Observed: forms(Unified), Exposed: true},
 	{Stage: StagePrefillWaiting, Name: "prefill_waiting", Level: 1, Forms: forms(Unified, Prefill), Exposed: true},
 	{Stage: StagePrefillForward, Name: "prefill_forward", Level: 1, Forms: forms(Unified, Prefill), Observed: forms(Unified, Prefill), Exposed: true},
@@ -126,7 +133,7 @@ var stageTable = [...]StageInfo{
 	{Stage: StageDecodeBootstrap, Name: "decode_bootstrap", Level: 1, Forms: forms(Decode), Observed: forms(Decode), Exposed: true},
 	{Stage: StageDecodeTransferred, Name: "decode_transferred", Level: 1, Forms: forms(Decode), Observed: forms(Decode), Exposed: true},
 
-	{Stage: StageDone, Name: "done", Forms: forms(APIServer, Unified, Prefill, Decode)},
+	{Stage: StageDone, Name: "done", Forms: forms(APIServer, DPController, Unified, Prefill, Decode)},
 
 	{Stage: StageChunkedPrefill, Name: "chunked_prefill", Level: 3, Forms: forms(Unified, Prefill), Observed: forms(Unified, Prefill), Parent: StagePrefillForward, Exposed: true},
 	{Stage: StageDecodeLoop, Name: "decode_loop", Level: 3, Forms: forms(Unified, Decode), Parent: StageDecodeForward, Exposed: true},
@@ -135,6 +142,26 @@ var stageTable = [...]StageInfo{
 }
 
 func forms(f ...Form) []Form { return f }
+
+// StageNamed gives the stage of that name; ok is false when there is none.
+func StageNamed(name string) (s Stage, ok bool) {
+	for _, row := range stageTable {
+		if row.Name == name {
+			return row.Stage, true
+		}
+	}
+	return StageNone, false
+}
+
+// FormNamed gives the form of that name; ok is false when there is none.
+func FormNamed(name string) (f Form, ok bool) {
+	for f := range numForms {
+		if formNames[f] == name {
+			return f, true
+		}
+	}
+	return 0, false
+}
 
 // String gives the stage's name as exposed.
 func (s Stage) String() string {
@@ -157,6 +184,7 @@ var moves = [numForms]map[Stage][]Stage{
 		StageAPIServerDispatch: {StageAwaitOutput},
 		StageAwaitOutput:       {StageStreamOutput},
 	},
+	DPController: {},
 	Unified: {
 		StageRequestProcess: {StagePrefillWaiting},
 		StagePrefillWaiting: {StagePrefillForward},
@@ -180,7 +208,7 @@ var moves = [numForms]map[Stage][]Stage{
 }
 
 // firstStage is where a timeline of each form begins.
-var firstStage = [numForms]Stage{StageTokenize, StageRequestProcess, StagePrefillPrepare, StageDecodePrepare}
+var firstStage = [numForms]Stage{StageTokenize, StageDPCDispatch, StageRequestProcess, StagePrefillPrepare, StageDecodePrepare}
 
 // stageSet is a set of stages, one bit each.
 type stageSet uint32

@@ -41,7 +41,7 @@ func TestStageTableAgainstContract(t *testing.T) {
 	letters := func(fs []Form) string {
 		var s strings.Builder
 		for _, f := range fs {
-			s.WriteByte("aupd"[f])
+			s.WriteByte("acupd"[f])
 		}
 		if s.Len() == 0 {
 			return "-"
