@@ -83,6 +83,7 @@ func agree(ranks []rank.Client) (rank.Info, error) {
 		all.MaxRunningRequestsUnderSLO = min(all.MaxRunningRequestsUnderSLO, here.MaxRunningRequestsUnderSLO)
 		all.WeightBytes = max(all.WeightBytes, here.WeightBytes)
 		all.KVBytes = min(all.KVBytes, here.KVBytes)
+		all.Ranks = slices.Concat(all.Ranks, here.Ranks)
 	}
 	return all, nil
 }
@@ -255,7 +256,7 @@ func (c *Controller) Loads(ctx context.Context) ([]loads.Load, error) {
 	return all, nil
 }
 
-// Info implements rank.Client: rank and PID are those of DP rank 0, capacities are the least of all.
+// Info implements rank.Client: rank and PID are those of DP rank 0, capacities are the least of all, and Ranks holds those of all.
 func (c *Controller) Info() rank.Info { return c.info }
 
 // Flush implements rank.Client. When one DP rank isn't idle the others are flushed all the same.

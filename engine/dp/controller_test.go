@@ -252,12 +252,14 @@ func TestRanksThatDontBelongTogether(t *testing.T) {
 	}
 	a, b := newFakeRank(), newFakeRank()
 	b.info.MaxTotalNumTokens, b.info.PID = 64, 2
+	a.info.Ranks, b.info.Ranks = []rank.RankProcess{{PID: 1}}, []rank.RankProcess{{DPRank: 1, PID: 2}}
 	c, err := New([]rank.Client{a, b}, RoundRobin)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := a.info
 	want.MaxTotalNumTokens = 64
+	want.Ranks = []rank.RankProcess{{PID: 1}, {DPRank: 1, PID: 2}}
 	if diff := cmp.Diff(want, c.Info()); diff != "" {
 		t.Errorf("info: the least capacity counts (-want +got):\n%s", diff)
 	}

@@ -12,11 +12,11 @@ type Method string
 
 // The methods.
 const (
-	Auto                Method = "auto"                  // FollowBootstrapRoom on a prefill engine, else RoundRobin
-	RoundRobin          Method = "round_robin"           // one after the other
-	FollowBootstrapRoom Method = "follow_bootstrap_room" // bootstrap_room modulo the number of DP ranks, so that the PD peer knows it
-	TotalRequests       Method = "total_requests"        // the fewest requests that live
-	TotalTokens         Method = "total_tokens"          // the fewest tokens, prompts and answers so far, of requests that live
+	Auto                Method = "auto"           // FollowBootstrapRoom on a prefill engine, else RoundRobin
+	RoundRobin          Method = "round_robin"    // one after the other
+	FollowBootstrapRoom Method = rank.FollowRoom  // bootstrap_room modulo the number of DP ranks, so that the PD peer knows it
+	TotalRequests       Method = "total_requests" // the fewest requests that live
+	TotalTokens         Method = "total_tokens"   // the fewest tokens, prompts and answers so far, of requests that live
 )
 
 // shortestQueue is the older name of TotalRequests.

@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"runtime"
 	"strings"
 	"time"
 
+	"github.com/sluice-dev/sluice/engine/disagg"
 	"github.com/sluice-dev/sluice/engine/kvcache"
 	"github.com/sluice-dev/sluice/engine/runner"
 	"github.com/sluice-dev/sluice/engine/scheduler"
@@ -136,13 +138,16 @@ type MetricsConfig struct {
 	Labels   map[string]string `json:"labels"`   // extra labels, on every family
 }
 
+// FollowRoom is the LoadBalance with which a room names its DP rank.
+const FollowRoom = disagg.FollowRoom
+
 // DisaggConfig is the prefill-decode part.
 type DisaggConfig struct {
 	Mode Mode `json:"mode"`
 
 	// BootstrapURL is the own bootstrap server, for example http://127.0.0.1:8998. Prefill only.
 	BootstrapURL string `json:"bootstrapURL,omitempty"`
-	// LoadBalance is how a prefill engine's requests find their DP rank: with follow_bootstrap_room its peers know it from
+	// LoadBalance is how a prefill engine's requests find their DP rank: with FollowRoom its peers know it from
 	// the room, else they ask the bootstrap server.
 	LoadBalance string `json:"loadBalance,omitempty"`
 	// ListenHost is where a prefill rank accepts decode ranks; empty: 127.0.0.1. AdvertiseHost is what it registers;
@@ -322,6 +327,8 @@ type Info struct {
 	Rank int
 	PID  int
 
+	Ranks []RankProcess // all ranks that hold the model together, in their order; this one is among them
+
 	ModelID       string // names the weights; PD peers compare it
 	DType         string // of the KV cache
 	VocabSize     int
@@ -335,6 +342,23 @@ type Info struct {
 	MaxRunningRequestsUnderSLO int
 	WeightBytes                int64
 	KVBytes                    int64
+}
+
+// RankProcess is where a rank runs.
+type RankProcess struct {
+	DPRank   int `json:"dp_rank"`
+	Rank     int `json:"rank"` // of its DP rank: pp_rank * tp_size + tp_rank
+	TPRank   int `json:"tp_rank"`
+	PPRank   int `json:"pp_rank"`
+	NodeRank int `json:"node_rank"`
+	PID      int `json:"pid"` // on its node, as its own PID namespace counts
+}
+
+// process describes this process as the configuration's rank.
+func (c Config) process() RankProcess {
+	return RankProcess{
+		DPRank: c.dpRank(), Rank: c.Rank, TPRank: c.Rank % max(1, c.TPSize), PPRank: c.Rank / max(1, c.TPSize), NodeRank: c.Nodes.Rank, PID: os.Getpid(),
+	}
 }
 
 // MaxPromptTokens is the longest prompt that can ever be served: one token of answer must fit too.

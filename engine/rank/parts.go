@@ -49,7 +49,7 @@ func assemble(ctx context.Context, cfg Config, world *parallel.World, log *slog.
 	if p.info, err = describe(cfg, p.runner.Info(), tok); err != nil {
 		return nil, err
 	}
-	if err = sameModel(ctx, world, p.info.ModelID); err != nil {
+	if p.info.Ranks, err = introduce(ctx, world, cfg.process(), p.info.ModelID); err != nil {
 		return nil, err
 	}
 	clock := ledger.System()

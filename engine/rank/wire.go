@@ -210,7 +210,14 @@ func outputFromWire(w *rankpb.Output) request.Output {
 }
 
 func infoToWire(i Info) *rankpb.InfoReply {
+	ranks := make([]*rankpb.RankProcess, len(i.Ranks))
+	for at, p := range i.Ranks {
+		ranks[at] = &rankpb.RankProcess{
+			DpRank: int64(p.DPRank), Rank: int64(p.Rank), TpRank: int64(p.TPRank), PpRank: int64(p.PPRank), NodeRank: int64(p.NodeRank), Pid: int64(p.PID),
+		}
+	}
 	return &rankpb.InfoReply{
+		Ranks:                      ranks,
 		Rank:                       int64(i.Rank),
 		Pid:                        int64(i.PID),
 		ModelId:                    i.ModelID,
@@ -229,7 +236,15 @@ func infoToWire(i Info) *rankpb.InfoReply {
 }
 
 func infoFromWire(w *rankpb.InfoReply) Info {
+	var ranks []RankProcess
+	for _, p := range w.GetRanks() {
+		ranks = append(ranks, RankProcess{
+			DPRank: int(p.GetDpRank()), Rank: int(p.GetRank()), TPRank: int(p.GetTpRank()), PPRank: int(p.GetPpRank()),
+			NodeRank: int(p.GetNodeRank()), PID: int(p.GetPid()),
+		})
+	}
 	return Info{
+		Ranks:                      ranks,
 		Rank:                       int(w.GetRank()),
 		PID:                        int(w.GetPid()),
 		ModelID:                    w.GetModelId(),

@@ -2,6 +2,7 @@ package rank
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -239,20 +240,37 @@ func join(ctx context.Context, cfg Config) (*parallel.World, error) {
 	return parallel.Join(ctx, meeting)
 }
 
-// sameModel compares the weights of all ranks: on several nodes each has files of its own.
-func sameModel(ctx context.Context, world *parallel.World, id string) error {
+// introduction is what each rank of a world tells the others before they serve.
+type introduction struct {
+	ModelID string      `json:"model_id"`
+	Process RankProcess `json:"process"`
+}
+
+// introduce gives the processes of all ranks, in their order, and compares their weights: on several nodes each has files
+// of its own.
+func introduce(ctx context.Context, world *parallel.World, own RankProcess, modelID string) ([]RankProcess, error) {
 	if world == nil {
-		return nil
+		return []RankProcess{own}, nil
 	}
-	all, err := world.Peers().Exchange(ctx, []byte(id))
+	said, err := json.Marshal(introduction{ModelID: modelID, Process: own})
 	if err != nil {
-		return fmt.Errorf("compare the model with the other ranks': %w", err)
+		return nil, err
 	}
-	for rank, other := range all {
-		if string(other) != id {
-			return fmt.Errorf("the model of rank %d (id %.64q) is not that of rank %d (id %q): --model-path must name the same model on all nodes",
-				rank, other, world.Place().Rank, id)
+	all, err := world.Peers().Exchange(ctx, said)
+	if err != nil {
+		return nil, fmt.Errorf("meet the other ranks: %w", err)
+	}
+	processes := make([]RankProcess, len(all))
+	for rank, raw := range all {
+		var other introduction
+		if err := json.Unmarshal(raw, &other); err != nil {
+			return nil, fmt.Errorf("meet rank %d, which says %.64q: %w", rank, raw, err)
 		}
+		if other.ModelID != modelID {
+			return nil, fmt.Errorf("the model of rank %d (id %.64q) is not that of rank %d (id %q): --model-path must name the same model on all nodes",
+				rank, other.ModelID, own.Rank, modelID)
+		}
+		processes[rank] = other.Process
 	}
-	return nil
+	return processes, nil
 }

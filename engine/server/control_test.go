@@ -292,6 +292,10 @@ func TestServerInfo(t *testing.T) {
 		"tp_size": 2.0, "pp_size": 1.0, "dp_size": 1.0, "schedule_policy": "lpm", "page_size": 16.0, "status": "serving", "served_model_name": "tiny",
 		"internal_states": []any{map[string]any{
 			"last_gen_throughput": 0.0, "effective_max_running_requests_per_dp": 8.0, "kv_cache_dtype": "float32", "pid": 4711.0,
+			"ranks": []any{
+				map[string]any{"rank": 0.0, "tp_rank": 0.0, "pp_rank": 0.0, "node_rank": 0.0, "pid": 4711.0},
+				map[string]any{"rank": 1.0, "tp_rank": 1.0, "pp_rank": 0.0, "node_rank": 0.0, "pid": 4712.0},
+			},
 			"memory_usage": map[string]any{"weight": 1.0, "kvcache": 0.5, "graph": 0.0, "token_capacity": 96.0},
 		}},
 	} {

@@ -54,7 +54,17 @@ type internalState struct {
 	MemoryUsage          memoryUsage `json:"memory_usage"`
 	EffectiveMaxRequests int         `json:"effective_max_running_requests_per_dp"`
 	KVCacheDType         string      `json:"kv_cache_dtype"`
-	RankPID              int         `json:"pid"`
+	RankPID              int         `json:"pid"` // of the rank that leads
+	Ranks                []rankState `json:"ranks"`
+}
+
+// rankState is one process of a DP rank's.
+type rankState struct {
+	Rank     int `json:"rank"`
+	TPRank   int `json:"tp_rank"`
+	PPRank   int `json:"pp_rank"`
+	NodeRank int `json:"node_rank"`
+	PID      int `json:"pid"`
 }
 
 type memoryUsage struct {
@@ -107,10 +117,19 @@ func internalStates(info rank.Info, list []loads.Load) []internalState {
 	rows := make([]internalState, len(list))
 	for i, load := range list {
 		rows[i] = internalState{
-			LastGenThroughput: load.GenThroughput, EffectiveMaxRequests: info.MaxRunningRequests, KVCacheDType: info.DType, RankPID: info.PID,
+			LastGenThroughput: load.GenThroughput, EffectiveMaxRequests: info.MaxRunningRequests, KVCacheDType: info.DType,
 			MemoryUsage: memoryUsage{
 				WeightGB: float64(info.WeightBytes) / gigabyte, KVCacheGB: float64(info.KVBytes) / gigabyte, TokenCapacity: info.MaxTotalNumTokens,
 			},
+		}
+		for _, p := range info.Ranks {
+			if p.DPRank != load.DPRank {
+				continue
+			}
+			rows[i].Ranks = append(rows[i].Ranks, rankState{Rank: p.Rank, TPRank: p.TPRank, PPRank: p.PPRank, NodeRank: p.NodeRank, PID: p.PID})
+			if p.Rank == 0 {
+				rows[i].RankPID = p.PID
+			}
 		}
 	}
 	return rows

@@ -73,7 +73,7 @@ func routeTexts() map[string]RouteReference {
 
 		"/health":          {Does: "200 when the ranks computed a token after the check began; 503 while the engine starts or leaves, or when none came in time. `SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION=false` checks without a token."},
 		"/health_generate": {Does: "As `/health`, always with a token."},
-		"/server_info":     {Does: "The flags as they were understood, capacities, and `internal_states` by data-parallel rank. Keys are never shown."},
+		"/server_info":     {Does: "The flags as they were understood, capacities, and `internal_states` by data-parallel rank, each with `ranks`, the process of every rank. Keys are never shown."},
 		"/get_server_info": {Does: "Deprecated: `/server_info`."},
 		"/model_info":      {Does: "The model's path, vocabulary and context length."},
 		"/get_model_info":  {Does: "Deprecated: `/model_info`."},

@@ -53,7 +53,7 @@ type scriptedRank struct {
 func newScriptedRank() *scriptedRank {
 	return &scriptedRank{
 		info: rank.Info{
-			PID: 4711, ModelID: "m", DType: "float32", VocabSize: 320, NumLayers: 2, EOSTokenIDs: []int32{317}, ContextLength: 128,
+			PID: 4711, Ranks: []rank.RankProcess{{PID: 4711}, {Rank: 1, TPRank: 1, PID: 4712}}, ModelID: "m", DType: "float32", VocabSize: 320, NumLayers: 2, EOSTokenIDs: []int32{317}, ContextLength: 128,
 			PageSize: 16, MaxTotalNumTokens: 96, MaxRunningRequests: 8, MaxRunningRequestsUnderSLO: 4, WeightBytes: 1 << 30, KVBytes: 1 << 29,
 		},
 		living: map[string]chan request.Outcome{},

@@ -252,20 +252,38 @@ func (r *replica) idle() {
 	})
 }
 
-// rankPID gives the process of the rank, of DP rank 0 where there are several.
-func (r *replica) rankPID() int {
+// rankPIDs gives the processes of all ranks, by DP rank and rank.
+func (r *replica) rankPIDs() [][]int {
 	r.t.Helper()
 	var info struct {
 		InternalStates []struct {
-			PID int `json:"pid"`
+			PID   int `json:"pid"`
+			Ranks []struct {
+				Rank int `json:"rank"`
+				PID  int `json:"pid"`
+			} `json:"ranks"`
 		} `json:"internal_states"`
 	}
 	r.get("/server_info", &info)
-	if len(info.InternalStates) == 0 || info.InternalStates[0].PID == 0 {
-		r.t.Fatalf("no pid in %+v", info)
+	var all [][]int
+	for i, state := range info.InternalStates {
+		var pids []int
+		for rank, p := range state.Ranks {
+			if p.Rank != rank || p.PID == 0 {
+				r.t.Fatalf("rank %d of DP rank %d is %+v", rank, i, p)
+			}
+			pids = append(pids, p.PID)
+		}
+		if len(pids) == 0 || state.PID != pids[0] {
+			r.t.Fatalf("DP rank %d is %+v", i, state)
+		}
+		all = append(all, pids)
 	}
-	return info.InternalStates[0].PID
+	return all
 }
+
+// rankPID gives the process of the rank, of the first where there are several.
+func (r *replica) rankPID() int { return r.rankPIDs()[0][0] }
 
 // command runs the binary to its end.
 func command(args ...string) (output string, err error) {

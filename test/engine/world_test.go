@@ -83,6 +83,21 @@ func TestWorlds(t *testing.T) {
 	}
 }
 
+// TestServerInfoNamesEveryRank: the processes that /server_info names are the engine's children.
+func TestServerInfoNamesEveryRank(t *testing.T) {
+	r := start(t, "--tp-size", "2", "--dp-size", "2")
+	var named []int
+	for _, pids := range r.rankPIDs() {
+		named = append(named, pids...)
+	}
+	children := r.children()
+	slices.Sort(named)
+	slices.Sort(children)
+	if diff := cmp.Diff(children, named); diff != "" || len(named) != 4 {
+		t.Errorf("(-children +named)\n%s", diff)
+	}
+}
+
 // TestWorldDeath: whichever rank is killed, busy or idle, the engine ends with an error that names it; no client hangs, and
 // no process or folder stays.
 func TestWorldDeath(t *testing.T) {
@@ -94,11 +109,7 @@ func TestWorldDeath(t *testing.T) {
 				if len(pids) != 2 {
 					t.Fatalf("%d ranks", len(pids))
 				}
-				leader := r.rankPID()
-				pid := leader
-				if victim == 1 {
-					pid = pids[0] + pids[1] - leader
-				}
+				pid := r.rankPIDs()[0][victim]
 				var rest io.Reader
 				if busy {
 					stream, closeBody := r.stream(t.Context(), longAnswer)

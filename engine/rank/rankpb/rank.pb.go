@@ -1193,6 +1193,7 @@ type InfoReply struct {
 	MaxRunningRequestsUnderSlo int64                  `protobuf:"varint,12,opt,name=max_running_requests_under_slo,json=maxRunningRequestsUnderSlo,proto3" json:"max_running_requests_under_slo,omitempty"`
 	WeightBytes                int64                  `protobuf:"varint,13,opt,name=weight_bytes,json=weightBytes,proto3" json:"weight_bytes,omitempty"`
 	KvBytes                    int64                  `protobuf:"varint,14,opt,name=kv_bytes,json=kvBytes,proto3" json:"kv_bytes,omitempty"`
+	Ranks                      []*RankProcess         `protobuf:"bytes,15,rep,name=ranks,proto3" json:"ranks,omitempty"`
 	unknownFields              protoimpl.UnknownFields
 	sizeCache                  protoimpl.SizeCache
 }
@@ -1325,6 +1326,98 @@ func (x *InfoReply) GetKvBytes() int64 {
 	return 0
 }
 
+func (x *InfoReply) GetRanks() []*RankProcess {
+	if x != nil {
+		return x.Ranks
+	}
+	return nil
+}
+
+// RankProcess is rank.RankProcess.
+type RankProcess struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	DpRank        int64                  `protobuf:"varint,1,opt,name=dp_rank,json=dpRank,proto3" json:"dp_rank,omitempty"`
+	Rank          int64                  `protobuf:"varint,2,opt,name=rank,proto3" json:"rank,omitempty"`
+	TpRank        int64                  `protobuf:"varint,3,opt,name=tp_rank,json=tpRank,proto3" json:"tp_rank,omitempty"`
+	PpRank        int64                  `protobuf:"varint,4,opt,name=pp_rank,json=ppRank,proto3" json:"pp_rank,omitempty"`
+	NodeRank      int64                  `protobuf:"varint,5,opt,name=node_rank,json=nodeRank,proto3" json:"node_rank,omitempty"`
+	Pid           int64                  `protobuf:"varint,6,opt,name=pid,proto3" json:"pid,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RankProcess) Reset() {
+	*x = RankProcess{}
+	mi := &file_rank_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RankProcess) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RankProcess) ProtoMessage() {}
+
+func (x *RankProcess) ProtoReflect() protoreflect.Message {
+	mi := &file_rank_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RankProcess.ProtoReflect.Descriptor instead.
+func (*RankProcess) Descriptor() ([]byte, []int) {
+	return file_rank_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *RankProcess) GetDpRank() int64 {
+	if x != nil {
+		return x.DpRank
+	}
+	return 0
+}
+
+func (x *RankProcess) GetRank() int64 {
+	if x != nil {
+		return x.Rank
+	}
+	return 0
+}
+
+func (x *RankProcess) GetTpRank() int64 {
+	if x != nil {
+		return x.TpRank
+	}
+	return 0
+}
+
+func (x *RankProcess) GetPpRank() int64 {
+	if x != nil {
+		return x.PpRank
+	}
+	return 0
+}
+
+func (x *RankProcess) GetNodeRank() int64 {
+	if x != nil {
+		return x.NodeRank
+	}
+	return 0
+}
+
+func (x *RankProcess) GetPid() int64 {
+	if x != nil {
+		return x.Pid
+	}
+	return 0
+}
+
 type LoadRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1333,7 +1426,7 @@ type LoadRequest struct {
 
 func (x *LoadRequest) Reset() {
 	*x = LoadRequest{}
-	mi := &file_rank_proto_msgTypes[16]
+	mi := &file_rank_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1345,7 +1438,7 @@ func (x *LoadRequest) String() string {
 func (*LoadRequest) ProtoMessage() {}
 
 func (x *LoadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[16]
+	mi := &file_rank_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1358,7 +1451,7 @@ func (x *LoadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoadRequest.ProtoReflect.Descriptor instead.
 func (*LoadRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{16}
+	return file_rank_proto_rawDescGZIP(), []int{17}
 }
 
 type LoadReply struct {
@@ -1371,7 +1464,7 @@ type LoadReply struct {
 
 func (x *LoadReply) Reset() {
 	*x = LoadReply{}
-	mi := &file_rank_proto_msgTypes[17]
+	mi := &file_rank_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1383,7 +1476,7 @@ func (x *LoadReply) String() string {
 func (*LoadReply) ProtoMessage() {}
 
 func (x *LoadReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[17]
+	mi := &file_rank_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1396,7 +1489,7 @@ func (x *LoadReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoadReply.ProtoReflect.Descriptor instead.
 func (*LoadReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{17}
+	return file_rank_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *LoadReply) GetLoad() []byte {
@@ -1414,7 +1507,7 @@ type FlushRequest struct {
 
 func (x *FlushRequest) Reset() {
 	*x = FlushRequest{}
-	mi := &file_rank_proto_msgTypes[18]
+	mi := &file_rank_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1426,7 +1519,7 @@ func (x *FlushRequest) String() string {
 func (*FlushRequest) ProtoMessage() {}
 
 func (x *FlushRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[18]
+	mi := &file_rank_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1439,7 +1532,7 @@ func (x *FlushRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlushRequest.ProtoReflect.Descriptor instead.
 func (*FlushRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{18}
+	return file_rank_proto_rawDescGZIP(), []int{19}
 }
 
 type FlushReply struct {
@@ -1450,7 +1543,7 @@ type FlushReply struct {
 
 func (x *FlushReply) Reset() {
 	*x = FlushReply{}
-	mi := &file_rank_proto_msgTypes[19]
+	mi := &file_rank_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1462,7 +1555,7 @@ func (x *FlushReply) String() string {
 func (*FlushReply) ProtoMessage() {}
 
 func (x *FlushReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[19]
+	mi := &file_rank_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1475,7 +1568,7 @@ func (x *FlushReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlushReply.ProtoReflect.Descriptor instead.
 func (*FlushReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{19}
+	return file_rank_proto_rawDescGZIP(), []int{20}
 }
 
 type PauseRequest struct {
@@ -1487,7 +1580,7 @@ type PauseRequest struct {
 
 func (x *PauseRequest) Reset() {
 	*x = PauseRequest{}
-	mi := &file_rank_proto_msgTypes[20]
+	mi := &file_rank_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1499,7 +1592,7 @@ func (x *PauseRequest) String() string {
 func (*PauseRequest) ProtoMessage() {}
 
 func (x *PauseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[20]
+	mi := &file_rank_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1512,7 +1605,7 @@ func (x *PauseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
 func (*PauseRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{20}
+	return file_rank_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PauseRequest) GetMode() string {
@@ -1530,7 +1623,7 @@ type PauseReply struct {
 
 func (x *PauseReply) Reset() {
 	*x = PauseReply{}
-	mi := &file_rank_proto_msgTypes[21]
+	mi := &file_rank_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1542,7 +1635,7 @@ func (x *PauseReply) String() string {
 func (*PauseReply) ProtoMessage() {}
 
 func (x *PauseReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[21]
+	mi := &file_rank_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1555,7 +1648,7 @@ func (x *PauseReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseReply.ProtoReflect.Descriptor instead.
 func (*PauseReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{21}
+	return file_rank_proto_rawDescGZIP(), []int{22}
 }
 
 type ContinueRequest struct {
@@ -1566,7 +1659,7 @@ type ContinueRequest struct {
 
 func (x *ContinueRequest) Reset() {
 	*x = ContinueRequest{}
-	mi := &file_rank_proto_msgTypes[22]
+	mi := &file_rank_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1578,7 +1671,7 @@ func (x *ContinueRequest) String() string {
 func (*ContinueRequest) ProtoMessage() {}
 
 func (x *ContinueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[22]
+	mi := &file_rank_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1591,7 +1684,7 @@ func (x *ContinueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContinueRequest.ProtoReflect.Descriptor instead.
 func (*ContinueRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{22}
+	return file_rank_proto_rawDescGZIP(), []int{23}
 }
 
 type ContinueReply struct {
@@ -1602,7 +1695,7 @@ type ContinueReply struct {
 
 func (x *ContinueReply) Reset() {
 	*x = ContinueReply{}
-	mi := &file_rank_proto_msgTypes[23]
+	mi := &file_rank_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1614,7 +1707,7 @@ func (x *ContinueReply) String() string {
 func (*ContinueReply) ProtoMessage() {}
 
 func (x *ContinueReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[23]
+	mi := &file_rank_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1627,7 +1720,7 @@ func (x *ContinueReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContinueReply.ProtoReflect.Descriptor instead.
 func (*ContinueReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{23}
+	return file_rank_proto_rawDescGZIP(), []int{24}
 }
 
 // OpenSessionRequest is request.Session.
@@ -1643,7 +1736,7 @@ type OpenSessionRequest struct {
 
 func (x *OpenSessionRequest) Reset() {
 	*x = OpenSessionRequest{}
-	mi := &file_rank_proto_msgTypes[24]
+	mi := &file_rank_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1655,7 +1748,7 @@ func (x *OpenSessionRequest) String() string {
 func (*OpenSessionRequest) ProtoMessage() {}
 
 func (x *OpenSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[24]
+	mi := &file_rank_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1668,7 +1761,7 @@ func (x *OpenSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenSessionRequest.ProtoReflect.Descriptor instead.
 func (*OpenSessionRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{24}
+	return file_rank_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *OpenSessionRequest) GetId() string {
@@ -1707,7 +1800,7 @@ type OpenSessionReply struct {
 
 func (x *OpenSessionReply) Reset() {
 	*x = OpenSessionReply{}
-	mi := &file_rank_proto_msgTypes[25]
+	mi := &file_rank_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1719,7 +1812,7 @@ func (x *OpenSessionReply) String() string {
 func (*OpenSessionReply) ProtoMessage() {}
 
 func (x *OpenSessionReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[25]
+	mi := &file_rank_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1732,7 +1825,7 @@ func (x *OpenSessionReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenSessionReply.ProtoReflect.Descriptor instead.
 func (*OpenSessionReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{25}
+	return file_rank_proto_rawDescGZIP(), []int{26}
 }
 
 type CloseSessionRequest struct {
@@ -1744,7 +1837,7 @@ type CloseSessionRequest struct {
 
 func (x *CloseSessionRequest) Reset() {
 	*x = CloseSessionRequest{}
-	mi := &file_rank_proto_msgTypes[26]
+	mi := &file_rank_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1756,7 +1849,7 @@ func (x *CloseSessionRequest) String() string {
 func (*CloseSessionRequest) ProtoMessage() {}
 
 func (x *CloseSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[26]
+	mi := &file_rank_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1769,7 +1862,7 @@ func (x *CloseSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseSessionRequest.ProtoReflect.Descriptor instead.
 func (*CloseSessionRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{26}
+	return file_rank_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *CloseSessionRequest) GetId() string {
@@ -1787,7 +1880,7 @@ type CloseSessionReply struct {
 
 func (x *CloseSessionReply) Reset() {
 	*x = CloseSessionReply{}
-	mi := &file_rank_proto_msgTypes[27]
+	mi := &file_rank_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1799,7 +1892,7 @@ func (x *CloseSessionReply) String() string {
 func (*CloseSessionReply) ProtoMessage() {}
 
 func (x *CloseSessionReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[27]
+	mi := &file_rank_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1812,7 +1905,7 @@ func (x *CloseSessionReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseSessionReply.ProtoReflect.Descriptor instead.
 func (*CloseSessionReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{27}
+	return file_rank_proto_rawDescGZIP(), []int{28}
 }
 
 // StartProfileRequest is profile.Options.
@@ -1828,7 +1921,7 @@ type StartProfileRequest struct {
 
 func (x *StartProfileRequest) Reset() {
 	*x = StartProfileRequest{}
-	mi := &file_rank_proto_msgTypes[28]
+	mi := &file_rank_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1840,7 +1933,7 @@ func (x *StartProfileRequest) String() string {
 func (*StartProfileRequest) ProtoMessage() {}
 
 func (x *StartProfileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[28]
+	mi := &file_rank_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1853,7 +1946,7 @@ func (x *StartProfileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartProfileRequest.ProtoReflect.Descriptor instead.
 func (*StartProfileRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{28}
+	return file_rank_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *StartProfileRequest) GetDir() string {
@@ -1892,7 +1985,7 @@ type StartProfileReply struct {
 
 func (x *StartProfileReply) Reset() {
 	*x = StartProfileReply{}
-	mi := &file_rank_proto_msgTypes[29]
+	mi := &file_rank_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1904,7 +1997,7 @@ func (x *StartProfileReply) String() string {
 func (*StartProfileReply) ProtoMessage() {}
 
 func (x *StartProfileReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[29]
+	mi := &file_rank_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1917,7 +2010,7 @@ func (x *StartProfileReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartProfileReply.ProtoReflect.Descriptor instead.
 func (*StartProfileReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{29}
+	return file_rank_proto_rawDescGZIP(), []int{30}
 }
 
 type StopProfileRequest struct {
@@ -1928,7 +2021,7 @@ type StopProfileRequest struct {
 
 func (x *StopProfileRequest) Reset() {
 	*x = StopProfileRequest{}
-	mi := &file_rank_proto_msgTypes[30]
+	mi := &file_rank_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1940,7 +2033,7 @@ func (x *StopProfileRequest) String() string {
 func (*StopProfileRequest) ProtoMessage() {}
 
 func (x *StopProfileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[30]
+	mi := &file_rank_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1953,7 +2046,7 @@ func (x *StopProfileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopProfileRequest.ProtoReflect.Descriptor instead.
 func (*StopProfileRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{30}
+	return file_rank_proto_rawDescGZIP(), []int{31}
 }
 
 type StopProfileReply struct {
@@ -1965,7 +2058,7 @@ type StopProfileReply struct {
 
 func (x *StopProfileReply) Reset() {
 	*x = StopProfileReply{}
-	mi := &file_rank_proto_msgTypes[31]
+	mi := &file_rank_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1977,7 +2070,7 @@ func (x *StopProfileReply) String() string {
 func (*StopProfileReply) ProtoMessage() {}
 
 func (x *StopProfileReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[31]
+	mi := &file_rank_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1990,7 +2083,7 @@ func (x *StopProfileReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopProfileReply.ProtoReflect.Descriptor instead.
 func (*StopProfileReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{31}
+	return file_rank_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *StopProfileReply) GetFiles() []string {
@@ -2008,7 +2101,7 @@ type CollectRequest struct {
 
 func (x *CollectRequest) Reset() {
 	*x = CollectRequest{}
-	mi := &file_rank_proto_msgTypes[32]
+	mi := &file_rank_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2020,7 +2113,7 @@ func (x *CollectRequest) String() string {
 func (*CollectRequest) ProtoMessage() {}
 
 func (x *CollectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[32]
+	mi := &file_rank_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2033,7 +2126,7 @@ func (x *CollectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CollectRequest.ProtoReflect.Descriptor instead.
 func (*CollectRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{32}
+	return file_rank_proto_rawDescGZIP(), []int{33}
 }
 
 type CollectReply struct {
@@ -2044,7 +2137,7 @@ type CollectReply struct {
 
 func (x *CollectReply) Reset() {
 	*x = CollectReply{}
-	mi := &file_rank_proto_msgTypes[33]
+	mi := &file_rank_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2056,7 +2149,7 @@ func (x *CollectReply) String() string {
 func (*CollectReply) ProtoMessage() {}
 
 func (x *CollectReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[33]
+	mi := &file_rank_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2069,7 +2162,7 @@ func (x *CollectReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CollectReply.ProtoReflect.Descriptor instead.
 func (*CollectReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{33}
+	return file_rank_proto_rawDescGZIP(), []int{34}
 }
 
 var File_rank_proto protoreflect.FileDescriptor
@@ -2180,7 +2273,7 @@ const file_rank_proto_rawDesc = "" +
 	"\x18forward_entry_wall_nanos\x18\a \x01(\x03R\x15forwardEntryWallNanos\x123\n" +
 	"\x16prefill_end_wall_nanos\x18\b \x01(\x03R\x13prefillEndWallNanosB\x10\n" +
 	"\x0e_matched_token\"\r\n" +
-	"\vInfoRequest\"\xed\x03\n" +
+	"\vInfoRequest\"\xa0\x04\n" +
 	"\tInfoReply\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\x03R\x04rank\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\x03R\x03pid\x12\x19\n" +
@@ -2198,7 +2291,15 @@ const file_rank_proto_rawDesc = "" +
 	"\x14max_running_requests\x18\v \x01(\x03R\x12maxRunningRequests\x12B\n" +
 	"\x1emax_running_requests_under_slo\x18\f \x01(\x03R\x1amaxRunningRequestsUnderSlo\x12!\n" +
 	"\fweight_bytes\x18\r \x01(\x03R\vweightBytes\x12\x19\n" +
-	"\bkv_bytes\x18\x0e \x01(\x03R\akvBytes\"\r\n" +
+	"\bkv_bytes\x18\x0e \x01(\x03R\akvBytes\x121\n" +
+	"\x05ranks\x18\x0f \x03(\v2\x1b.sluice.rank.v1.RankProcessR\x05ranks\"\x9b\x01\n" +
+	"\vRankProcess\x12\x17\n" +
+	"\adp_rank\x18\x01 \x01(\x03R\x06dpRank\x12\x12\n" +
+	"\x04rank\x18\x02 \x01(\x03R\x04rank\x12\x17\n" +
+	"\atp_rank\x18\x03 \x01(\x03R\x06tpRank\x12\x17\n" +
+	"\app_rank\x18\x04 \x01(\x03R\x06ppRank\x12\x1b\n" +
+	"\tnode_rank\x18\x05 \x01(\x03R\bnodeRank\x12\x10\n" +
+	"\x03pid\x18\x06 \x01(\x03R\x03pid\"\r\n" +
 	"\vLoadRequest\"\x1f\n" +
 	"\tLoadReply\x12\x12\n" +
 	"\x04load\x18\x01 \x01(\fR\x04load\"\x0e\n" +
@@ -2256,7 +2357,7 @@ func file_rank_proto_rawDescGZIP() []byte {
 	return file_rank_proto_rawDescData
 }
 
-var file_rank_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_rank_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
 var file_rank_proto_goTypes = []any{
 	(*Call)(nil),                // 0: sluice.rank.v1.Call
 	(*Request)(nil),             // 1: sluice.rank.v1.Request
@@ -2274,24 +2375,25 @@ var file_rank_proto_goTypes = []any{
 	(*Finish)(nil),              // 13: sluice.rank.v1.Finish
 	(*InfoRequest)(nil),         // 14: sluice.rank.v1.InfoRequest
 	(*InfoReply)(nil),           // 15: sluice.rank.v1.InfoReply
-	(*LoadRequest)(nil),         // 16: sluice.rank.v1.LoadRequest
-	(*LoadReply)(nil),           // 17: sluice.rank.v1.LoadReply
-	(*FlushRequest)(nil),        // 18: sluice.rank.v1.FlushRequest
-	(*FlushReply)(nil),          // 19: sluice.rank.v1.FlushReply
-	(*PauseRequest)(nil),        // 20: sluice.rank.v1.PauseRequest
-	(*PauseReply)(nil),          // 21: sluice.rank.v1.PauseReply
-	(*ContinueRequest)(nil),     // 22: sluice.rank.v1.ContinueRequest
-	(*ContinueReply)(nil),       // 23: sluice.rank.v1.ContinueReply
-	(*OpenSessionRequest)(nil),  // 24: sluice.rank.v1.OpenSessionRequest
-	(*OpenSessionReply)(nil),    // 25: sluice.rank.v1.OpenSessionReply
-	(*CloseSessionRequest)(nil), // 26: sluice.rank.v1.CloseSessionRequest
-	(*CloseSessionReply)(nil),   // 27: sluice.rank.v1.CloseSessionReply
-	(*StartProfileRequest)(nil), // 28: sluice.rank.v1.StartProfileRequest
-	(*StartProfileReply)(nil),   // 29: sluice.rank.v1.StartProfileReply
-	(*StopProfileRequest)(nil),  // 30: sluice.rank.v1.StopProfileRequest
-	(*StopProfileReply)(nil),    // 31: sluice.rank.v1.StopProfileReply
-	(*CollectRequest)(nil),      // 32: sluice.rank.v1.CollectRequest
-	(*CollectReply)(nil),        // 33: sluice.rank.v1.CollectReply
+	(*RankProcess)(nil),         // 16: sluice.rank.v1.RankProcess
+	(*LoadRequest)(nil),         // 17: sluice.rank.v1.LoadRequest
+	(*LoadReply)(nil),           // 18: sluice.rank.v1.LoadReply
+	(*FlushRequest)(nil),        // 19: sluice.rank.v1.FlushRequest
+	(*FlushReply)(nil),          // 20: sluice.rank.v1.FlushReply
+	(*PauseRequest)(nil),        // 21: sluice.rank.v1.PauseRequest
+	(*PauseReply)(nil),          // 22: sluice.rank.v1.PauseReply
+	(*ContinueRequest)(nil),     // 23: sluice.rank.v1.ContinueRequest
+	(*ContinueReply)(nil),       // 24: sluice.rank.v1.ContinueReply
+	(*OpenSessionRequest)(nil),  // 25: sluice.rank.v1.OpenSessionRequest
+	(*OpenSessionReply)(nil),    // 26: sluice.rank.v1.OpenSessionReply
+	(*CloseSessionRequest)(nil), // 27: sluice.rank.v1.CloseSessionRequest
+	(*CloseSessionReply)(nil),   // 28: sluice.rank.v1.CloseSessionReply
+	(*StartProfileRequest)(nil), // 29: sluice.rank.v1.StartProfileRequest
+	(*StartProfileReply)(nil),   // 30: sluice.rank.v1.StartProfileReply
+	(*StopProfileRequest)(nil),  // 31: sluice.rank.v1.StopProfileRequest
+	(*StopProfileReply)(nil),    // 32: sluice.rank.v1.StopProfileReply
+	(*CollectRequest)(nil),      // 33: sluice.rank.v1.CollectRequest
+	(*CollectReply)(nil),        // 34: sluice.rank.v1.CollectReply
 }
 var file_rank_proto_depIdxs = []int32{
 	1,  // 0: sluice.rank.v1.Call.submit:type_name -> sluice.rank.v1.Request
@@ -2308,33 +2410,34 @@ var file_rank_proto_depIdxs = []int32{
 	12, // 11: sluice.rank.v1.Output.prompt_logprobs:type_name -> sluice.rank.v1.TokenLogprobs
 	11, // 12: sluice.rank.v1.TokenLogprobs.top:type_name -> sluice.rank.v1.TokenLogprob
 	11, // 13: sluice.rank.v1.TokenLogprobs.asked:type_name -> sluice.rank.v1.TokenLogprob
-	0,  // 14: sluice.rank.v1.Rank.Connect:input_type -> sluice.rank.v1.Call
-	14, // 15: sluice.rank.v1.Rank.Info:input_type -> sluice.rank.v1.InfoRequest
-	16, // 16: sluice.rank.v1.Rank.Load:input_type -> sluice.rank.v1.LoadRequest
-	18, // 17: sluice.rank.v1.Rank.Flush:input_type -> sluice.rank.v1.FlushRequest
-	20, // 18: sluice.rank.v1.Rank.Pause:input_type -> sluice.rank.v1.PauseRequest
-	22, // 19: sluice.rank.v1.Rank.Continue:input_type -> sluice.rank.v1.ContinueRequest
-	24, // 20: sluice.rank.v1.Rank.OpenSession:input_type -> sluice.rank.v1.OpenSessionRequest
-	26, // 21: sluice.rank.v1.Rank.CloseSession:input_type -> sluice.rank.v1.CloseSessionRequest
-	28, // 22: sluice.rank.v1.Rank.StartProfile:input_type -> sluice.rank.v1.StartProfileRequest
-	30, // 23: sluice.rank.v1.Rank.StopProfile:input_type -> sluice.rank.v1.StopProfileRequest
-	32, // 24: sluice.rank.v1.Rank.Collect:input_type -> sluice.rank.v1.CollectRequest
-	9,  // 25: sluice.rank.v1.Rank.Connect:output_type -> sluice.rank.v1.Event
-	15, // 26: sluice.rank.v1.Rank.Info:output_type -> sluice.rank.v1.InfoReply
-	17, // 27: sluice.rank.v1.Rank.Load:output_type -> sluice.rank.v1.LoadReply
-	19, // 28: sluice.rank.v1.Rank.Flush:output_type -> sluice.rank.v1.FlushReply
-	21, // 29: sluice.rank.v1.Rank.Pause:output_type -> sluice.rank.v1.PauseReply
-	23, // 30: sluice.rank.v1.Rank.Continue:output_type -> sluice.rank.v1.ContinueReply
-	25, // 31: sluice.rank.v1.Rank.OpenSession:output_type -> sluice.rank.v1.OpenSessionReply
-	27, // 32: sluice.rank.v1.Rank.CloseSession:output_type -> sluice.rank.v1.CloseSessionReply
-	29, // 33: sluice.rank.v1.Rank.StartProfile:output_type -> sluice.rank.v1.StartProfileReply
-	31, // 34: sluice.rank.v1.Rank.StopProfile:output_type -> sluice.rank.v1.StopProfileReply
-	33, // 35: sluice.rank.v1.Rank.Collect:output_type -> sluice.rank.v1.CollectReply
-	25, // [25:36] is the sub-list for method output_type
-	14, // [14:25] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	16, // 14: sluice.rank.v1.InfoReply.ranks:type_name -> sluice.rank.v1.RankProcess
+	0,  // 15: sluice.rank.v1.Rank.Connect:input_type -> sluice.rank.v1.Call
+	14, // 16: sluice.rank.v1.Rank.Info:input_type -> sluice.rank.v1.InfoRequest
+	17, // 17: sluice.rank.v1.Rank.Load:input_type -> sluice.rank.v1.LoadRequest
+	19, // 18: sluice.rank.v1.Rank.Flush:input_type -> sluice.rank.v1.FlushRequest
+	21, // 19: sluice.rank.v1.Rank.Pause:input_type -> sluice.rank.v1.PauseRequest
+	23, // 20: sluice.rank.v1.Rank.Continue:input_type -> sluice.rank.v1.ContinueRequest
+	25, // 21: sluice.rank.v1.Rank.OpenSession:input_type -> sluice.rank.v1.OpenSessionRequest
+	27, // 22: sluice.rank.v1.Rank.CloseSession:input_type -> sluice.rank.v1.CloseSessionRequest
+	29, // 23: sluice.rank.v1.Rank.StartProfile:input_type -> sluice.rank.v1.StartProfileRequest
+	31, // 24: sluice.rank.v1.Rank.StopProfile:input_type -> sluice.rank.v1.StopProfileRequest
+	33, // 25: sluice.rank.v1.Rank.Collect:input_type -> sluice.rank.v1.CollectRequest
+	9,  // 26: sluice.rank.v1.Rank.Connect:output_type -> sluice.rank.v1.Event
+	15, // 27: sluice.rank.v1.Rank.Info:output_type -> sluice.rank.v1.InfoReply
+	18, // 28: sluice.rank.v1.Rank.Load:output_type -> sluice.rank.v1.LoadReply
+	20, // 29: sluice.rank.v1.Rank.Flush:output_type -> sluice.rank.v1.FlushReply
+	22, // 30: sluice.rank.v1.Rank.Pause:output_type -> sluice.rank.v1.PauseReply
+	24, // 31: sluice.rank.v1.Rank.Continue:output_type -> sluice.rank.v1.ContinueReply
+	26, // 32: sluice.rank.v1.Rank.OpenSession:output_type -> sluice.rank.v1.OpenSessionReply
+	28, // 33: sluice.rank.v1.Rank.CloseSession:output_type -> sluice.rank.v1.CloseSessionReply
+	30, // 34: sluice.rank.v1.Rank.StartProfile:output_type -> sluice.rank.v1.StartProfileReply
+	32, // 35: sluice.rank.v1.Rank.StopProfile:output_type -> sluice.rank.v1.StopProfileReply
+	34, // 36: sluice.rank.v1.Rank.Collect:output_type -> sluice.rank.v1.CollectReply
+	26, // [26:37] is the sub-list for method output_type
+	15, // [15:26] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_rank_proto_init() }
@@ -2356,7 +2459,7 @@ func file_rank_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_rank_proto_rawDesc), len(file_rank_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   34,
+			NumMessages:   35,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
