@@ -74,7 +74,7 @@ generate: need-go ## Generate deep copies, CRDs, RBAC, protobuf code, kernels an
 	cp config/crd/bases/*.yaml charts/sluice/files/crds/
 	$(TOOL) run controller-gen --load-build-tags=rbac rbac:roleName=sluice-operator paths=./controllers/... output:rbac:dir=charts/sluice/files
 	$(GO) generate ./engine/... ./gpu/...
-	$(GO) run ./hack/reference docs/reference
+	$(GO) run ./hack/reference docs
 
 .PHONY: verify
 verify: need-go ## Generate again and fail on any difference; vet, format and lint

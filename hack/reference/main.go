@@ -1,7 +1,8 @@
-// Command reference writes the generated pages of docs/reference: the families of /metrics and the routes of the engine from
-// the tables in the code, and the fields of the resources from their definitions. `make generate` runs it, so the pages cannot fall behind.
+// Command reference writes the generated pages of docs: metrics.md from the tables of families and laws, stages.md from the
+// table of stages, reference/http.md from that of the engine's routes, and reference/api.md from the definitions of the
+// resources. `make generate` runs it, so the pages cannot fall behind.
 //
-//	go run ./hack/reference DIR
+//	go run ./hack/reference docs
 package main
 
 import (
@@ -11,14 +12,15 @@ import (
 	"path/filepath"
 
 	"github.com/sluice-dev/sluice/config/crd"
+	"github.com/sluice-dev/sluice/engine/ledger"
 	enginemetrics "github.com/sluice-dev/sluice/engine/metrics"
 	"github.com/sluice-dev/sluice/engine/server"
 	routermetrics "github.com/sluice-dev/sluice/router/metrics"
 )
 
 func main() {
-	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: reference DIR")
+	if len(os.Args) != 2 || filepath.Base(os.Args[1]) == "reference" {
+		fmt.Fprintln(os.Stderr, "usage: reference DOCS, the folder of metrics.md")
 		os.Exit(2)
 	}
 	if err := write(os.Args[1]); err != nil {
@@ -37,11 +39,12 @@ func write(dir string) error {
 		return err
 	}
 	pages := map[string][]byte{
-		"metrics.md": metricsPage(enginemetrics.Families(), routermetrics.Families()),
-		"api.md":     api,
-		"http.md":    httpPage(server.Reference(), server.ErrorCodes()),
+		"metrics.md":        metricsPage(enginemetrics.Families(), routermetrics.Families(), ledger.Laws()),
+		"stages.md":         stagesPage(ledger.Stages()),
+		"reference/api.md":  api,
+		"reference/http.md": httpPage(server.Reference(), server.ErrorCodes()),
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(dir, "reference"), 0o755); err != nil {
 		return err
 	}
 	for name, page := range pages {
