@@ -59,6 +59,15 @@ const (
 	StageFakeOutput
 	// StageOutputBatch is a lap of StageStreamOutput: the interval between two output batches. Not exposed.
 	StageOutputBatch
+	// StageDecodeBootstrapHandshake is the first lap of StageDecodeBootstrap: until the peers have met.
+	StageDecodeBootstrapHandshake
+	// StageDecodeKVAllocationWait is the rest of StageDecodeBootstrap after the handshake: until there are pages. It needs no
+	// lap: its length is that of the stage less that of the handshake.
+	StageDecodeKVAllocationWait
+
+	// StageRunBatchCPU is what a step costs the scheduler's goroutine before the device computes, within whatever stage the
+	// request is in. No timeline holds it: it is of the batch.
+	StageRunBatchCPU
 
 	numStages
 )
@@ -106,6 +115,8 @@ type StageInfo struct {
 	Parent Stage
 	// Exposed says that the name may leave the engine.
 	Exposed bool
+	// Detail says that it is no part of a timeline, but measured beside it.
+	Detail bool
 }
 
 // Stages gives the stage table in the order of the enum.
@@ -139,6 +150,10 @@ var stageTable = [...]StageInfo{
 	{Stage: StageDecodeLoop, Name: "decode_loop", Level: 3, Forms: forms(Unified, Decode), Parent: StageDecodeForward, Exposed: true},
 	{Stage: StageFakeOutput, Name: "fake_output", Level: 3, Forms: forms(Decode), Observed: forms(Decode), Parent: StageDecodeForward, Exposed: true},
 	{Stage: StageOutputBatch, Name: "output_batch", Forms: forms(APIServer), Parent: StageStreamOutput},
+	{Stage: StageDecodeBootstrapHandshake, Name: "decode_bootstrap_handshake", Level: 1, Forms: forms(Decode), Parent: StageDecodeBootstrap, Exposed: true},
+	{Stage: StageDecodeKVAllocationWait, Name: "decode_kv_allocation_wait", Level: 1, Forms: forms(Decode), Parent: StageDecodeBootstrap, Exposed: true},
+
+	{Stage: StageRunBatchCPU, Name: "run_batch_cpu", Level: 4, Forms: forms(Unified, Prefill, Decode), Exposed: true, Detail: true},
 }
 
 func forms(f ...Form) []Form { return f }
@@ -223,6 +238,9 @@ func compile() (legal [numForms][numStages]stageSet, laps [numForms]stageSet, ob
 		for _, row := range stageTable {
 			for _, f := range row.Forms {
 				if f != form {
+					continue
+				}
+				if row.Detail {
 					continue
 				}
 				if row.Parent != StageNone {
