@@ -3,6 +3,8 @@ package main
 import (
 	"errors"
 	"io"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -98,6 +100,33 @@ func TestRefusedFlags(t *testing.T) {
 				t.Errorf("the error is %v, want %q and the flag in it", err, tc.want)
 			}
 		})
+	}
+}
+
+// TestZero: a flag that counts either refuses 0 by its name, or its help says what 0 does.
+func TestZero(t *testing.T) {
+	cfg, files := server.Default(), secretFiles{}
+	all := pflag.NewFlagSet("serve", pflag.ContinueOnError)
+	serveFlags(all, &cfg, &files)
+	seen := 0
+	all.VisitAll(func(f *pflag.Flag) {
+		if !slices.Contains([]string{"int", "int64", "uint64", "float64", "seconds"}, f.Value.Type()) {
+			return
+		}
+		seen++
+		cfg, _, err := parse("--model-path", "/m", "--"+f.Name, "0")
+		if err == nil {
+			_, err = cfg.Validate()
+		}
+		switch {
+		case err == nil && !regexp.MustCompile(`\b0\b`).MatchString(f.Usage):
+			t.Errorf("--%s 0 is taken, and its help doesn't say what it means: %s", f.Name, f.Usage)
+		case err != nil && !strings.HasPrefix(err.Error(), "--"+f.Name+" is 0"):
+			t.Errorf("--%s 0: the error is %q", f.Name, err)
+		}
+	})
+	if seen < 20 {
+		t.Errorf("%d flags count", seen)
 	}
 }
 

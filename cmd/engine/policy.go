@@ -26,17 +26,17 @@ func policyFlags(f *pflag.FlagSet, r *rank.Config) {
 	f.BoolVar(&r.Cache.EnableOnDecode, "disaggregation-decode-enable-radix-cache", false, "refused: a decode engine has no prefix cache, the prefill engines have")
 
 	f.BoolVar(&r.EnableStreamingSession, "enable-streaming-session", false, "let sessions keep their KV between turns")
-	f.Var((*seconds)(&r.SessionTimeout), "session-timeout", "longest time without a turn of a session that names none itself (default 30 min)")
+	f.Var((*seconds)(&r.SessionTimeout), "session-timeout", "longest time without a turn of a session that names none itself")
 
 	f.BoolVar(&r.Priority.Enabled, "enable-priority-scheduling", false, "serve requests in the order of their priority, higher values first")
-	f.Var(optional{&r.Priority.Default}, "default-priority-value", "priority of requests that bring none (default: they come after all others)")
+	f.Var(optional{&r.Priority.Default}, "default-priority-value", "priority of requests that bring none (default: they come after all others, also after 0)")
 	f.BoolVar(&r.Priority.LowFirst, "schedule-low-priority-values-first", false, "lower priority values are more urgent")
-	f.IntVar(&r.Priority.PreemptionThreshold, "priority-scheduling-preemption-threshold", r.Priority.PreemptionThreshold, "a waiting request preempts running ones whose priority is lower by more than this")
+	f.IntVar(&r.Priority.PreemptionThreshold, "priority-scheduling-preemption-threshold", r.Priority.PreemptionThreshold, "a waiting request preempts running ones whose priority is lower by more than this; 0 for any that is lower")
 	f.BoolVar(&r.Priority.DisablePreemption, "disable-priority-preemption", false, "never take a running request's place for a more urgent one")
 	f.BoolVar(&r.Priority.AbortWhenDisabled, "abort-on-priority-when-disabled", false, "refuse requests with a priority while priority scheduling is off")
 
-	f.Var((*seconds)(&r.RequestWaitingTimeout), "request-waiting-timeout", "longest stay in the waiting queue (default: SGLANG_REQ_WAITING_TIMEOUT, else no limit)")
-	f.Var((*seconds)(&r.RequestRunningTimeout), "request-running-timeout", "longest time from a request's first step on (default: SGLANG_REQ_RUNNING_TIMEOUT, else no limit)")
+	f.Var((*seconds)(&r.RequestWaitingTimeout), "request-waiting-timeout", "longest stay in the waiting queue; 0: SGLANG_REQ_WAITING_TIMEOUT, else no limit")
+	f.Var((*seconds)(&r.RequestRunningTimeout), "request-running-timeout", "longest time from a request's first step on; 0: SGLANG_REQ_RUNNING_TIMEOUT, else no limit")
 }
 
 // defaultRetractInterval is the number of decode steps between two retractions that SGLANG_TEST_RETRACT asks for.

@@ -65,24 +65,24 @@ func serveFlags(f *pflag.FlagSet, cfg *server.Config, files *secretFiles) {
 	f.Int64Var(&cfg.MaxBodyBytes, "max-body-bytes", cfg.MaxBodyBytes, "largest request body")
 
 	f.IntVar(&r.PageSize, "page-size", r.PageSize, "tokens per page of KV memory")
-	f.IntVar(&r.MaxTotalTokens, "max-total-tokens", 0, "KV capacity in tokens (default: from the memory there is)")
+	f.IntVar(&r.MaxTotalTokens, "max-total-tokens", 0, "KV capacity in tokens; 0: from the memory there is")
 	f.Float64Var(&r.SWAFullTokensRatio, "swa-full-tokens-ratio", r.SWAFullTokensRatio, "KV capacity of sliding-window layers as a part of that of full ones")
-	f.IntVar(&r.ContextLength, "context-length", 0, "longest sequence, prompt and answer (default: the model's)")
+	f.IntVar(&r.ContextLength, "context-length", 0, "longest sequence, prompt and answer; 0: the model's")
 	f.IntVar(&r.MaxRunningRequests, "max-running-requests", r.MaxRunningRequests, "most requests that run at the same time")
-	f.IntVar(&r.MaxRunningRequestsUnderSLO, "max-running-requests-under-slo", 0, "running requests at which utilization is 1 (default: --max-running-requests)")
-	f.IntVar(&r.MaxQueuedRequests, "max-queued-requests", 0, "waiting requests beyond which new ones are refused (default: no limit)")
+	f.IntVar(&r.MaxRunningRequestsUnderSLO, "max-running-requests-under-slo", 0, "running requests at which utilization is 1; 0: --max-running-requests")
+	f.IntVar(&r.MaxQueuedRequests, "max-queued-requests", 0, "waiting requests beyond which new ones are refused; 0: no limit")
 	f.IntVar(&r.ChunkedPrefillSize, "chunked-prefill-size", r.ChunkedPrefillSize, "prompt tokens computed in one step; -1 for whole prompts")
 	f.IntVar(&r.MaxPrefillTokens, "max-prefill-tokens", r.MaxPrefillTokens, "prompt tokens that one prefill batch admits")
 	policyFlags(f, r)
-	f.Uint64Var(&r.Seed, "random-seed", 0, "seed of the seeds of requests that bring none (default: a random one)")
-	f.IntVar(&r.Threads, "threads", 0, "threads that compute (default: one for each CPU)")
+	f.Uint64Var(&r.Seed, "random-seed", 0, "seed of the seeds of requests that bring none, 0 too (default: a random one)")
+	f.IntVar(&r.Threads, "threads", 0, "threads that compute; 0: one for each CPU")
 
 	f.IntVar(&r.TPSize, "tp-size", r.TPSize, "ranks that share each layer of the model")
 	f.IntVar(&r.PPSize, "pp-size", r.PPSize, "stages that the layers of the model are divided into")
 	f.IntVar(&cfg.NNodes, "nnodes", cfg.NNodes, "nodes over which the ranks of the model are spread evenly, in their order")
 	f.IntVar(&cfg.NodeRank, "node-rank", 0, "which of the nodes this is; 0 has the API, the others only compute")
 	f.StringVar(&cfg.DistInitAddr, "dist-init-addr", "", "host:port of node 0, where the nodes meet; the same on all")
-	f.Var((*seconds)(&cfg.DistTimeout), "dist-timeout", "longest wait for the other nodes (default: 300)")
+	f.Var((*seconds)(&cfg.DistTimeout), "dist-timeout", "longest wait for the other nodes")
 	f.StringVar(&files.nodes, "dist-secret-file", "", "file with the secret that the nodes share (default: SLUICE_DIST_SECRET, else that of the PD engines)")
 	f.IntVar(&cfg.DPSize, "dp-size", cfg.DPSize, "replicas of the model behind this API, each with its own rank")
 	f.Var(oneOf(&cfg.LoadBalanceMethod, dp.Methods()...), "load-balance-method", "which replica takes a request: "+strings.Join(dp.Methods(), ", "))
@@ -104,12 +104,12 @@ func serveFlags(f *pflag.FlagSet, cfg *server.Config, files *secretFiles) {
 	f.StringVar(&r.LogLevel, "log-level", r.LogLevel, "debug, info, warning or error")
 
 	f.Var((*mode)(&r.Disagg.Mode), "disaggregation-mode", "prefill, decode or null")
-	f.IntVar(&cfg.BootstrapPort, "disaggregation-bootstrap-port", cfg.BootstrapPort, "port of a prefill engine's bootstrap server")
+	f.IntVar(&cfg.BootstrapPort, "disaggregation-bootstrap-port", cfg.BootstrapPort, "port of a prefill engine's bootstrap server; 0 for a free one")
 	f.StringVar(&r.Disagg.AdvertiseHost, "disaggregation-host", "", "address that decode engines dial (default: POD_IP, else --host)")
 	f.StringVar(&files.pd, "disaggregation-secret-file", "", "file with the secret that the service's engines share (default: SLUICE_PD_SECRET)")
 
-	f.Var((*seconds)(&cfg.DrainAccept), "drain-accept", "time after SIGTERM in which requests are still taken")
-	f.Var((*seconds)(&cfg.DrainTimeout), "drain-timeout", "time after SIGTERM after which what still runs is aborted")
+	f.Var((*seconds)(&cfg.DrainAccept), "drain-accept", "time after SIGTERM in which requests are still taken; 0 for none")
+	f.Var((*seconds)(&cfg.DrainTimeout), "drain-timeout", "time after SIGTERM after which what still runs is aborted; 0 for at once")
 }
 
 // secretFiles are the files of secrets that flags name.

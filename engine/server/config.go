@@ -48,13 +48,13 @@ type Config struct {
 
 	BootstrapPort int // --disaggregation-bootstrap-port; 0: a free one
 
-	NNodes       int           // --nnodes: nodes over which the ranks are spread; 0: 1
+	NNodes       int           // --nnodes: nodes over which the ranks are spread, at least 1
 	NodeRank     int           // --node-rank: which of them this is; 0 has the API
 	DistInitAddr string        // --dist-init-addr: where node 0 listens for the others
 	DistSecret   string        // --dist-secret-file: what the nodes prove to each other; empty: that of the PD peers
-	DistTimeout  time.Duration // --dist-timeout: until all nodes are there; 0: 300 s
+	DistTimeout  time.Duration // --dist-timeout: until all nodes are there, more than 0
 
-	DPSize            int    // --dp-size: replicas of the model behind this API process; 0: 1
+	DPSize            int    // --dp-size: replicas of the model behind this API process, at least 1
 	LoadBalanceMethod string // --load-balance-method: how one is chosen for a request that names none
 
 	// Args are the flags by SGLang's names, as /server_info shows them; without the keys. Nil: it shows what it knows itself.
@@ -70,9 +70,9 @@ func Default() Config {
 	return Config{
 		Host: "127.0.0.1", Port: 30000, CustomLabelsHeader: "x-custom-labels", LogRequestsLevel: 2, MaxBodyBytes: 8 << 20,
 		ClientTimeout: 2 * time.Minute, HealthTimeout: 20 * time.Second, HealthGenerates: true, DrainAccept: 2 * time.Second, DrainTimeout: 60 * time.Second,
-		BootstrapPort: 8998, ProfilerDir: "/tmp", NNodes: 1, DPSize: 1, LoadBalanceMethod: string(dp.Auto),
+		BootstrapPort: 8998, ProfilerDir: "/tmp", NNodes: 1, DistTimeout: 300 * time.Second, DPSize: 1, LoadBalanceMethod: string(dp.Auto),
 		Rank: rank.Config{TPSize: 1, PPSize: 1,
-			PageSize: 16, SWAFullTokensRatio: 0.8, MaxRunningRequests: 256, ChunkedPrefillSize: 2048, MaxPrefillTokens: 16384, DecodeLogInterval: 40, LogLevel: "info",
+			PageSize: 16, SWAFullTokensRatio: 0.8, MaxRunningRequests: 256, ChunkedPrefillSize: 2048, MaxPrefillTokens: 16384, DecodeLogInterval: 40, LogLevel: "info", SessionTimeout: 30 * time.Minute,
 			Cache: rank.CacheConfig{EvictionPolicy: "lru"}, SchedulePolicy: "fcfs", ScheduleConservativeness: 1, RetractionPolicy: "length", Priority: rank.PriorityConfig{PreemptionThreshold: 10},
 		},
 	}
@@ -125,13 +125,10 @@ func (c Config) Validate() (Config, error) {
 	c.checkRankNumbers(refuse)
 	c.checkDisaggregation(refuse)
 	c.checkDataParallel(refuse)
-	for _, size := range []*int{&c.Rank.TPSize, &c.Rank.PPSize} {
-		if *size == 0 {
-			*size = 1
+	if c.Rank.TPSize > 0 && c.Rank.PPSize > 0 {
+		if _, err := parallel.At(0, c.Rank.TPSize, c.Rank.PPSize); err != nil {
+			faults = append(faults, err)
 		}
-	}
-	if _, err := parallel.At(0, c.Rank.TPSize, c.Rank.PPSize); err != nil {
-		faults = append(faults, err)
 	}
 	c.checkNodes(refuse)
 	if err := errors.Join(faults...); err != nil {
@@ -201,28 +198,40 @@ func checkPort(refuse refusal, flag string, port int) {
 func (c Config) checkRankNumbers(refuse refusal) {
 	r := c.Rank
 	for _, f := range []struct {
-		flag   string
-		value  int
-		lowest int
-		zero   string // what 0 means
+		flag  string
+		value int
+		zero  string // what 0 means; empty: nothing, it is refused
 	}{
-		{"page-size", r.PageSize, 0, "the default of 16"},
-		{"max-total-tokens", r.MaxTotalTokens, 0, "as many as memory allows"},
-		{"context-length", r.ContextLength, 0, "the model's"},
-		{"max-running-requests", r.MaxRunningRequests, 0, "the default of 256"},
-		{"max-running-requests-under-slo", r.MaxRunningRequestsUnderSLO, 0, "--max-running-requests"},
-		{"max-queued-requests", r.MaxQueuedRequests, 0, "no limit"},
-		{"chunked-prefill-size", r.ChunkedPrefillSize, -1, "the default of 2048, -1 for no chunks"},
-		{"max-prefill-tokens", r.MaxPrefillTokens, 0, "the default of 16384"},
-		{"decode-log-interval", r.DecodeLogInterval, 0, "the default of 40"},
-		{"threads", r.Threads, 0, "one for each CPU"},
+		{"page-size", r.PageSize, ""},
+		{"max-total-tokens", r.MaxTotalTokens, "as many as memory allows"},
+		{"context-length", r.ContextLength, "the model's"},
+		{"max-running-requests", r.MaxRunningRequests, ""},
+		{"max-running-requests-under-slo", r.MaxRunningRequestsUnderSLO, "--max-running-requests"},
+		{"max-queued-requests", r.MaxQueuedRequests, "no limit"},
+		{"max-prefill-tokens", r.MaxPrefillTokens, ""},
+		{"decode-log-interval", r.DecodeLogInterval, ""},
+		{"threads", r.Threads, "one for each CPU"},
+		{"tp-size", r.TPSize, ""},
+		{"pp-size", r.PPSize, ""},
 	} {
-		if f.value < f.lowest {
+		switch {
+		case f.zero == "" && f.value < 1:
+			refuse(f.flag, "is %d: give a positive number", f.value)
+		case f.value < 0:
 			refuse(f.flag, "is %d: give a positive number, or 0 for %s", f.value, f.zero)
 		}
 	}
-	if !(r.SWAFullTokensRatio >= 0 && r.SWAFullTokensRatio <= 1) {
-		refuse("swa-full-tokens-ratio", "is %g: give a number up to 1, or 0 for the default of 0.8", r.SWAFullTokensRatio)
+	if r.ChunkedPrefillSize < 1 && r.ChunkedPrefillSize != -1 {
+		refuse("chunked-prefill-size", "is %d: give a positive number, or -1 for whole prompts", r.ChunkedPrefillSize)
+	}
+	if !(r.SWAFullTokensRatio > 0 && r.SWAFullTokensRatio <= 1) {
+		refuse("swa-full-tokens-ratio", "is %g: give more than 0 and at most 1", r.SWAFullTokensRatio)
+	}
+	if !(r.ScheduleConservativeness > 0 && r.ScheduleConservativeness <= 100) {
+		refuse("schedule-conservativeness", "is %g: give more than 0 and at most 100", r.ScheduleConservativeness)
+	}
+	if r.SessionTimeout <= 0 {
+		refuse("session-timeout", "is %v: give seconds, more than 0", r.SessionTimeout)
 	}
 	if r.PageSize > 0 && r.MaxTotalTokens > 0 && r.MaxTotalTokens < r.PageSize {
 		refuse("max-total-tokens", "is %d, less than a page of %d tokens (--page-size): raise it", r.MaxTotalTokens, r.PageSize)
@@ -257,9 +266,6 @@ func (c *Config) checkDisaggregation(refuse refusal) {
 
 // checkDataParallel refuses what the DP controller could not do.
 func (c *Config) checkDataParallel(refuse refusal) {
-	if c.DPSize == 0 {
-		c.DPSize = 1
-	}
 	if c.DPSize < 1 || c.DPSize > maxDPSize {
 		refuse("dp-size", "is %d: give 1 to %d", c.DPSize, maxDPSize)
 	}

@@ -49,8 +49,10 @@ func TestValidate(t *testing.T) {
 			"--model-path is missing", "--host is empty", "--port is -1", "--disaggregation-bootstrap-port is 70000", "--max-body-bytes is 0", "--drain-accept is -1s",
 			"--drain-timeout is -1s", "SGLANG_HEALTH_CHECK_TIMEOUT is 0s", `--extra-metric-labels has the label "1a"`,
 			`--tokenizer-metrics-allowed-custom-labels has the label "a" twice`, `--tokenizer-metrics-allowed-custom-labels has the label "le"`,
-			"--bucket-time-to-first-token is no list of bounds", "--page-size is -1", "--max-total-tokens is -1", "--chunked-prefill-size is -2", `--log-level is "loud"`,
-			`--disaggregation-mode is "both"`,
+			"--bucket-time-to-first-token is no list of bounds", "--page-size is -1", "--max-total-tokens is -1", "--max-running-requests is 0", "--max-prefill-tokens is 0",
+			"--decode-log-interval is 0", "--tp-size is 0", "--pp-size is 0", "--chunked-prefill-size is -2", "--swa-full-tokens-ratio is 0",
+			"--schedule-conservativeness is 0", "--session-timeout is 0s", `--log-level is "loud"`, `--disaggregation-mode is "both"`,
+			"--dp-size is 0", "--nnodes is 0",
 		}},
 		{"open without a secret", "peers on other machines must authenticate", func(c *Config) {
 			c.Host, c.Rank.Disagg.Mode = "0.0.0.0", rank.ModePrefill
@@ -64,7 +66,7 @@ func TestValidate(t *testing.T) {
 		{"ranks that can't be spread", "each node has as many", func(c *Config) {
 			c.NNodes, c.DistInitAddr, c.Rank.TPSize, c.Rank.PPSize = 4, "127.0.0.1:5000", 3, 2
 		}, nil, []string{"--nnodes is 4, but --tp-size 3 times --pp-size 2 is 6"}},
-		{"fewer ranks than none", "it would be taken for one", func(c *Config) { c.Rank.TPSize = -3 }, nil, []string{"tensor-parallel size is -3 and pipeline-parallel size 1: give 1 or more to --tp-size and --pp-size"}},
+		{"fewer ranks than none", "it would be taken for one", func(c *Config) { c.Rank.TPSize = -3 }, nil, []string{"--tp-size is -3: give a positive number"}},
 		{"nodes without a meeting place", "they would never meet", func(c *Config) { c.NNodes, c.Rank.TPSize = 2, 2 }, nil, []string{`--dist-init-addr is "": give host:port of node 0`}},
 		{"nodes without a secret", "anybody could join", func(c *Config) {
 			c.NNodes, c.Rank.TPSize, c.DistInitAddr = 2, 2, "10.0.0.1:5000"

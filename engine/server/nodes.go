@@ -19,12 +19,12 @@ import (
 
 // checkNodes refuses several nodes without what they need.
 func (c *Config) checkNodes(refuse refusal) {
-	if c.NNodes == 0 {
-		c.NNodes = 1
-	}
 	if c.NNodes < 1 {
 		refuse("nnodes", "is %d: give 1, or the number of nodes of the replica", c.NNodes)
 		return
+	}
+	if c.DistTimeout <= 0 {
+		refuse("dist-timeout", "is %v: give seconds, more than 0", c.DistTimeout)
 	}
 	if c.NNodes == 1 {
 		if c.NodeRank != 0 {
@@ -42,9 +42,6 @@ func (c *Config) checkNodes(refuse refusal) {
 	if world := max(1, c.Rank.TPSize) * max(1, c.Rank.PPSize); world%c.NNodes != 0 {
 		refuse("nnodes", "is %d, but --tp-size %d times --pp-size %d is %d: the number of nodes must divide the ranks of a replica of the model",
 			c.NNodes, max(1, c.Rank.TPSize), max(1, c.Rank.PPSize), world)
-	}
-	if c.DistTimeout < 0 {
-		refuse("dist-timeout", "is %v: give seconds, at least 0", c.DistTimeout)
 	}
 }
 
