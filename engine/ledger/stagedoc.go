@@ -1,5 +1,7 @@
 package ledger
 
+import "slices"
+
 // StageDoc says in words what a stage is, for readers of docs/stages.md and of a timeline.
 type StageDoc struct {
 	Start   string // what begins it
@@ -9,6 +11,18 @@ type StageDoc struct {
 
 // Doc gives the words about a stage. It panics for a value that is not a stage.
 func (s Stage) Doc() StageDoc { return stageDocs[s-1] }
+
+// Path gives the stages of a form in the order in which a request passes them that nothing sends back, StageDone included.
+func (f Form) Path() []Stage {
+	path := []Stage{firstStage[f]}
+	for {
+		next := moves[f][path[len(path)-1]]
+		if len(next) == 0 || slices.Contains(path, next[0]) {
+			return append(path, StageDone)
+		}
+		path = append(path, next[0])
+	}
+}
 
 var stageDocs = [numStages - 1]StageDoc{
 	StageTokenize - 1: {

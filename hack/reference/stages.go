@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/sluice-dev/sluice/engine/ledger"
@@ -32,7 +31,7 @@ Level is the trace level that a span of the stage needs; stages without one neve
 
 func stagesPage(stages []ledger.StageInfo) []byte {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, stagesHead, paths(stages))
+	fmt.Fprintf(&b, stagesHead, paths())
 	for _, s := range stages {
 		level, parent, doc := "", "", s.Stage.Doc()
 		if s.Exposed {
@@ -55,15 +54,13 @@ var processes = map[ledger.Form]string{
 	ledger.Decode:    "rank of a decode engine",
 }
 
-// paths gives the rows of the table of forms. The table of stages holds the stages of every form in their order.
-func paths(stages []ledger.StageInfo) string {
+// paths gives the rows of the table of forms.
+func paths() string {
 	var b strings.Builder
 	for form := ledger.APIServer; form <= ledger.Decode; form++ {
 		var path []string
-		for _, s := range stages {
-			if s.Parent == ledger.StageNone && slices.Contains(s.Forms, form) {
-				path = append(path, s.Name)
-			}
+		for _, s := range form.Path() {
+			path = append(path, s.String())
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s |\n", form, processes[form], strings.Join(path, " → "))
 	}
