@@ -246,6 +246,9 @@ func casts(t *testing.T, random *rand.Rand, worlds []*World) {
 	for i := range said {
 		said[i] = text(random, i)
 	}
+	for _, n := range []int{pieceBytes - 1, pieceBytes, pieceBytes + 1, 3 * pieceBytes, 70 * pieceBytes} {
+		said = append(said, bytes.Repeat([]byte{byte(random.Uint32()), 1, 2, 3, 5}, n/5+1)[:n])
+	}
 	mustAll(t, worlds, func(w *World) error {
 		for i, want := range said {
 			var say []byte

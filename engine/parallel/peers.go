@@ -2,8 +2,12 @@ package parallel
 
 import "context"
 
-// maxShareBytes bounds what a rank can make its peers allocate.
-const maxShareBytes = 64 << 20
+// maxExchangeBytes bounds what a rank can make its peers allocate in an exchange.
+const maxExchangeBytes = 64 << 20
+
+// pieceBytes is the length of all messages of a share but the last, which is shorter. What clients send decides how long a
+// share is, so it has no bound of its own; a peer allocates a piece before it came, and no more.
+const pieceBytes = 1 << 20
 
 // Cast carries bytes from one rank, its root, to all of a world. Share is called in the same order on all ranks, each
 // from one goroutine.
@@ -23,13 +27,13 @@ func (c *Cast) Share(ctx context.Context, own []byte) ([]byte, error) {
 	var got []byte
 	err := c.world.operation(ctx, "share", func(ctx context.Context) (err error) {
 		if !c.Root() {
-			got, err = c.lines[c.root].take(ctx, c.kind, maxShareBytes)
+			got, err = c.lines[c.root].takePieces(ctx, c.kind)
 			return err
 		}
 		got = own
 		for _, l := range c.lines {
 			if l != nil {
-				if err := l.put(ctx, c.kind, own); err != nil {
+				if err := l.putPieces(ctx, c.kind, own); err != nil {
 					return err
 				}
 			}
@@ -40,6 +44,36 @@ func (c *Cast) Share(ctx context.Context, own []byte) ([]byte, error) {
 		return nil, err
 	}
 	return got, nil
+}
+
+// putPieces sends bytes of any number; see pieceBytes.
+func (l *line) putPieces(ctx context.Context, k kind, all []byte) error {
+	for len(all) >= pieceBytes {
+		if err := l.put(ctx, k, all[:pieceBytes]); err != nil {
+			return err
+		}
+		all = all[pieceBytes:]
+	}
+	return l.put(ctx, k, all)
+}
+
+// takePieces receives what putPieces sent.
+func (l *line) takePieces(ctx context.Context, k kind) ([]byte, error) {
+	var all []byte
+	for {
+		piece, err := l.take(ctx, k, pieceBytes)
+		if err != nil {
+			return nil, err
+		}
+		if all == nil {
+			all = piece
+		} else {
+			all = append(all, piece...)
+		}
+		if len(piece) < pieceBytes {
+			return all, nil
+		}
+	}
 }
 
 // Peers is how the schedulers of a world agree: rank 0 is the leader. Its operations are called in the same order on all
@@ -63,7 +97,7 @@ func (p *Peers) Exchange(ctx context.Context, own []byte) ([][]byte, error) {
 			peer := (w.place.Rank + i) % len(all)
 			exchanges = append(exchanges, exchange{line: p.cast.lines[peer], out: own})
 		}
-		if err := swap(ctx, kindExchange, exchanges, control.chunk(), true, maxShareBytes); err != nil {
+		if err := swap(ctx, kindExchange, exchanges, control.chunk(), true, maxExchangeBytes); err != nil {
 			return err
 		}
 		for _, x := range exchanges {
