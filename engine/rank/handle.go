@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 )
 
 // Errors of a Client that callers tell apart.
@@ -27,6 +28,8 @@ var (
 	ErrClosed = errors.New("the rank was closed")
 	// ErrDuplicate: a request with this rid lives.
 	ErrDuplicate = errors.New("a request with this rid lives")
+	// ErrTooLarge: a request takes more bytes than the protocol carries.
+	ErrTooLarge = errors.New("the request is too large for the rank")
 )
 
 // LostError says that a call was not answered because the rank has ended or can't be reached. Any other error of a call is
@@ -120,6 +123,10 @@ func (h *handle) Submit(ctx context.Context, r *request.Request) (*Stream, error
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	call := &rankpb.Call{Call: &rankpb.Call_Submit{Submit: requestToWire(r)}}
+	if n := proto.Size(call); n > maxMessageBytes { // sent, it would break the connection
+		return nil, fmt.Errorf("submit request %s: %w: %d bytes, at most %d can be sent", r.RID, ErrTooLarge, n, maxMessageBytes)
+	}
 	s := NewStream()
 	h.mu.Lock()
 	switch {
@@ -133,7 +140,7 @@ func (h *handle) Submit(ctx context.Context, r *request.Request) (*Stream, error
 	}
 	h.streams[r.RID] = s
 	h.mu.Unlock()
-	if err := h.send(&rankpb.Call{Call: &rankpb.Call_Submit{Submit: requestToWire(r)}}); err != nil {
+	if err := h.send(call); err != nil {
 		h.mu.Lock()
 		delete(h.streams, r.RID)
 		h.mu.Unlock()

@@ -246,6 +246,24 @@ func TestDuplicateAndAbort(t *testing.T) {
 	}
 }
 
+// TestTooLarge: a request that the protocol can't carry is refused, and the rank goes on.
+func TestTooLarge(t *testing.T) {
+	dir := seededModel(t)
+	for _, k := range startKinds {
+		t.Run(k.name, func(t *testing.T) {
+			c := startClient(t, k, testConfig(dir))
+			large := newRequest("large", prompt(8), 1)
+			large.Grammar = &request.Grammar{Kind: request.GrammarRegex, Source: strings.Repeat("a", maxMessageBytes)}
+			if _, err := c.Submit(waiting(t), large); !errors.Is(err, ErrTooLarge) {
+				t.Errorf("submit gives %v, want ErrTooLarge", err)
+			}
+			if _, f := answer(t, submit(t, c, newRequest("large", prompt(8), 1))); f.Outcome != request.OutcomeLength {
+				t.Errorf("the next request ends with %v, want length", f)
+			}
+		})
+	}
+}
+
 // answerRest reads the rest of a stream, of which pieces were read before.
 func answerRest(t testing.TB, s *Stream) ([]int32, request.Finish) {
 	t.Helper()

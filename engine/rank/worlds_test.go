@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
@@ -105,5 +106,18 @@ func TestWorldsHandOver(t *testing.T) {
 			p.drained(p.prefill)
 			p.drained(p.decode)
 		})
+	}
+}
+
+// TestWorldTakesLongInputs: what a request is to the other ranks may be longer than what it is to the first.
+func TestWorldTakesLongInputs(t *testing.T) {
+	c := localWorld(t, testConfig(seededModel(t)), 2, 1)
+	long := newRequest("long", prompt(8), 1)
+	long.Grammar = &request.Grammar{Kind: request.GrammarRegex, Source: strings.Repeat("\x01", maxMessageBytes/5)} // 6 bytes each in JSON
+	if _, f := answer(t, submit(t, c, long)); f.Outcome != request.OutcomeInvalid {
+		t.Errorf("it ends with %v, want invalid: that is more than a grammar may have", f)
+	}
+	if _, f := answer(t, submit(t, c, newRequest("next", prompt(8), 1))); f.Outcome != request.OutcomeLength {
+		t.Errorf("the next request ends with %v, want length", f)
 	}
 }

@@ -299,7 +299,7 @@ func ErrorCodes() []ErrorReference {
 		{codeModelNotFound, http.StatusNotFound, "This engine serves another model."},
 		{codeNotFound, http.StatusNotFound, "There is no such route."},
 		{codeMethod, http.StatusMethodNotAllowed, "The route takes other methods; the header Allow names them."},
-		{codeTooLarge, http.StatusRequestEntityTooLarge, "The body is larger than `--max-body-bytes`."},
+		{codeTooLarge, http.StatusRequestEntityTooLarge, "The body is larger than `--max-body-bytes`, or the request than what a rank takes."},
 		{codeNotReady, http.StatusServiceUnavailable, "The engine starts or shuts down."},
 		{codeEngineFailed, http.StatusBadGateway, "A rank died or could not be reached; 503 where only its state was asked for."},
 		{codeInternal, http.StatusInternalServerError, "A fault of the engine; its log says why."},

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"strings"
 
@@ -76,8 +77,11 @@ func (s *Server) submit(ctx context.Context, e *engine, spec sequenceSpec) (*seq
 	})
 	if err != nil {
 		q.end()
-		if ctx.Err() != nil {
+		switch {
+		case ctx.Err() != nil:
 			return nil, clientGone()
+		case errors.Is(err, rank.ErrTooLarge):
+			return nil, failure(http.StatusRequestEntityTooLarge, codeTooLarge, "%v", err)
 		}
 		return nil, failure(http.StatusBadGateway, codeEngineFailed, "hand request %s to the rank: %v", spec.rid, err)
 	}
