@@ -42,6 +42,11 @@ var stageDocs = [numStages - 1]StageDoc{
 		"Decoding as the client sees it.",
 	},
 
+	StageDPCDispatch - 1: {
+		"the DP controller has the request", "a replica is chosen and has taken it over",
+		"Placement among data-parallel replicas, and the way to the chosen one.",
+	},
+
 	StageRequestProcess - 1: {
 		"the scheduler has received the request", "it is in the waiting queue",
 		"Checks, and the compilation of a grammar where the answer has one.",
@@ -109,5 +114,17 @@ var stageDocs = [numStages - 1]StageDoc{
 	StageOutputBatch - 1: {
 		"the batch before is here", "the batch is here",
 		"The interval of which inter_token_latency_seconds is made.",
+	},
+	StageDecodeBootstrapHandshake - 1: {
+		"the prealloc queue takes the request", "both engines have shaken hands",
+		"Finding and meeting the prefill engine.",
+	},
+	StageDecodeKVAllocationWait - 1: {
+		"both engines have shaken hands", "pages for the prompt are allocated",
+		"Waiting for KV memory on the decode engine.",
+	},
+	StageRunBatchCPU - 1: {
+		"the scheduler prepares the step", "the step is launched",
+		"What the scheduler itself does for a step.",
 	},
 }

@@ -16,10 +16,11 @@ func TestEveryStageHasWords(t *testing.T) {
 
 func TestPaths(t *testing.T) {
 	want := map[Form][]Stage{
-		APIServer: {StageTokenize, StageAPIServerDispatch, StageAwaitOutput, StageStreamOutput, StageDone},
-		Unified:   {StageRequestProcess, StagePrefillWaiting, StagePrefillForward, StageDecodeWaiting, StageDecodeForward, StageDone},
-		Prefill:   {StagePrefillPrepare, StagePrefillBootstrap, StagePrefillWaiting, StagePrefillForward, StagePrefillTransferKVCache, StageDone},
-		Decode:    {StageDecodePrepare, StageDecodeBootstrap, StageDecodeTransferred, StageDecodeWaiting, StageDecodeForward, StageDone},
+		APIServer:    {StageTokenize, StageAPIServerDispatch, StageAwaitOutput, StageStreamOutput, StageDone},
+		DPController: {StageDPCDispatch, StageDone},
+		Unified:      {StageRequestProcess, StagePrefillWaiting, StagePrefillForward, StageDecodeWaiting, StageDecodeForward, StageDone},
+		Prefill:      {StagePrefillPrepare, StagePrefillBootstrap, StagePrefillWaiting, StagePrefillForward, StagePrefillTransferKVCache, StageDone},
+		Decode:       {StageDecodePrepare, StageDecodeBootstrap, StageDecodeTransferred, StageDecodeWaiting, StageDecodeForward, StageDone},
 	}
 	got := map[Form][]Stage{}
 	for form := range numForms {

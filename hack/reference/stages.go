@@ -19,7 +19,8 @@ timeline of its own, of one of these forms:
 |---|---|---|
 %s
 A retracted request goes back to prefill_waiting (unified) or decode_waiting (decode). Every stage may end in done. A stage with
-a parent is a lap of it: it divides the parent's time and is not added to it.
+a parent is a lap of it: it divides the parent's time and is not added to it. Under the parent "any" stands what is measured
+beside the timeline.
 
 Level is the trace level that a span of the stage needs; stages without one never leave the engine as spans. The forms under
 "observed" give a sample of ` + "`sglang:per_stage_req_latency_seconds{stage}`" + ` at the stage's end. prefill_waiting gives none:
@@ -40,6 +41,9 @@ func stagesPage(stages []ledger.StageInfo) []byte {
 		if s.Parent != ledger.StageNone {
 			parent = codes([]string{s.Parent.String()})
 		}
+		if s.Detail {
+			parent = "any"
+		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s | %s | %s |\n", s.Name, level, formNames(s.Forms), formNames(s.Observed), parent,
 			cell(doc.Start), cell(doc.End), cell(doc.Meaning))
 	}
@@ -48,10 +52,11 @@ func stagesPage(stages []ledger.StageInfo) []byte {
 
 // processes says who holds a timeline of each form.
 var processes = map[ledger.Form]string{
-	ledger.APIServer: "API process of every engine",
-	ledger.Unified:   "rank of a unified engine",
-	ledger.Prefill:   "rank of a prefill engine",
-	ledger.Decode:    "rank of a decode engine",
+	ledger.APIServer:    "API process of every engine",
+	ledger.DPController: "API process of an engine with data-parallel replicas",
+	ledger.Unified:      "rank of a unified engine",
+	ledger.Prefill:      "rank of a prefill engine",
+	ledger.Decode:       "rank of a decode engine",
 }
 
 // paths gives the rows of the table of forms.
