@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/sluice-dev/sluice/engine/ledger"
 	"github.com/sluice-dev/sluice/engine/scheduler/report"
@@ -98,13 +99,40 @@ func BenchmarkScrape(b *testing.B) {
 			}
 		}
 	})
-	handler := Handler(g)
-	b.Run("text", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			w := httptest.NewRecorder()
-			handler.ServeHTTP(w, httptest.NewRequest(nethttp.MethodGet, "/metrics", nil))
-			b.SetBytes(int64(w.Body.Len()))
-		}
-	})
+	for _, c := range []struct {
+		name, accept, encoding string
+		handler                nethttp.Handler
+	}{
+		{"text", "text/plain", "", Handler(g)},
+		{"text,gzip", "text/plain", "gzip", Handler(g)},
+		{"openmetrics", "application/openmetrics-text", "", Handler(g)},
+		{"openmetrics,gzip", "application/openmetrics-text", "gzip", Handler(g)},
+		{"client_golang,text", "text/plain", "", promhttp.HandlerFor(g, promhttp.HandlerOpts{})},
+		{"client_golang,text,gzip", "text/plain", "gzip", promhttp.HandlerFor(g, promhttp.HandlerOpts{})},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				w := &discarded{header: nethttp.Header{}}
+				r := httptest.NewRequest(nethttp.MethodGet, "/metrics", nil)
+				r.Header.Set("Accept", c.accept)
+				r.Header.Set("Accept-Encoding", c.encoding)
+				c.handler.ServeHTTP(w, r)
+				b.ReportMetric(float64(w.bytes), "body-bytes")
+			}
+		})
+	}
+}
+
+// discarded counts the bytes of an answer.
+type discarded struct {
+	header nethttp.Header
+	bytes  int
+}
+
+func (d *discarded) Header() nethttp.Header { return d.header }
+func (d *discarded) WriteHeader(int)        {}
+func (d *discarded) Write(p []byte) (int, error) {
+	d.bytes += len(p)
+	return len(p), nil
 }

@@ -12,6 +12,10 @@ var (
 		Name: "sluice_metrics_store_faults_total", Kind: Counter, Help: "Stores and series of stores that could not be read, by reason.",
 		Unit: "faults", Source: FromStore, Labels: []string{"reason"}, Engines: OnAll, SumOver: []string{"reason"},
 	}
+	metricsSeries = &Family{
+		Name: "sluice_metrics_series", Kind: Gauge, Help: "Series of this exposition: its lines that are not comments.",
+		Unit: "series", Source: FromStore, Engines: OnAll, Merge: MostRecent,
+	}
 	storeProcesses = &Family{
 		Name: "sluice_metrics_store_processes", Kind: Gauge, Help: "Processes that wrote metrics, by whether they live.",
 		Unit: "processes", Source: FromStore, Labels: []string{"state"}, Engines: OnAll, Merge: MostRecent,
@@ -21,6 +25,7 @@ var (
 // storeFamilies are what every process tells about its sums, and the store about itself.
 var storeFamilies = []*Family{
 	ledgerViolations,
+	metricsSeries,
 	storeFaults,
 	storeProcesses,
 }

@@ -51,7 +51,9 @@ const (
 	FromStore                   // no further labels: the store about itself
 )
 
-func (s Source) String() string { return [...]string{"scheduler", "front", "http", "process", "store"}[s] }
+func (s Source) String() string {
+	return [...]string{"scheduler", "front", "http", "process", "store"}[s]
+}
 
 // Engines is a set of engine types.
 type Engines uint8

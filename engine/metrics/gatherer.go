@@ -6,15 +6,12 @@ import (
 	"io/fs"
 	"maps"
 	"math"
-	nethttp "net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	dto "github.com/prometheus/client_model/go"
 )
 
@@ -28,26 +25,26 @@ type Gatherer struct {
 	mu      sync.Mutex
 	readers map[string]*reader // by file name; nil for a file that can't be read, which was counted
 	merged  map[string]*mergedSeries
-	sorted  []*mergedSeries // of merged, by family name and labels; nil when one was added
-	faults  map[fault]float64
+	sorted  []*mergedSeries // of merged and the own ones, by family name and labels; nil when one was added
+
+	// The store's own series, which always have a value.
+	faults       map[fault]*mergedSeries
+	alive, ended *mergedSeries
+	series       *mergedSeries
 }
 
 var _ prometheus.Gatherer = (*Gatherer)(nil)
 
 // NewGatherer gives a gatherer of the stores in dir. It also counts what it could not read: no file makes a scrape fail.
 func NewGatherer(dir string) *Gatherer {
-	g := &Gatherer{dir: dir, readers: map[string]*reader{}, merged: map[string]*mergedSeries{}, faults: map[fault]float64{}}
+	g := &Gatherer{dir: dir, readers: map[string]*reader{}, merged: map[string]*mergedSeries{}, faults: map[fault]*mergedSeries{}}
 	for _, f := range faults {
-		g.faults[f] = 0
+		g.faults[f] = newMerged(storeFaults, []Label{{"reason", string(f)}}, nil)
 	}
+	g.alive = newMerged(storeProcesses, []Label{{"state", "alive"}}, nil)
+	g.ended = newMerged(storeProcesses, []Label{{"state", "ended"}}, nil)
+	g.series = newMerged(metricsSeries, nil, nil)
 	return g
-}
-
-// Handler serves the exposition, as text or OpenMetrics: the stores, and go_* and process_* of this process.
-func Handler(g *Gatherer) nethttp.Handler {
-	own := prometheus.NewRegistry()
-	own.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return promhttp.HandlerFor(prometheus.Gatherers{g, own}, promhttp.HandlerOpts{EnableOpenMetrics: true})
 }
 
 // Close unmaps the files. The gatherer can be used again.
@@ -67,8 +64,11 @@ func (g *Gatherer) Close() error {
 // mergedSeries is one series over all processes.
 type mergedSeries struct {
 	family *Family
-	pairs  []*dto.LabelPair
+	labels []Label // sorted by name
 	bounds []float64
+
+	pairs     []*dto.LabelPair // of labels
+	templates [syntaxes]*template
 
 	// The values of the scrape in progress.
 	seen   bool
@@ -77,10 +77,60 @@ type mergedSeries struct {
 	counts []uint64
 }
 
+func newMerged(f *Family, labels []Label, bounds []float64) *mergedSeries {
+	m := &mergedSeries{family: f, labels: labels, bounds: bounds}
+	for i := range labels {
+		m.pairs = append(m.pairs, &dto.LabelPair{Name: &labels[i].Name, Value: &labels[i].Value})
+	}
+	if f.Kind == Histogram {
+		m.counts = make([]uint64, len(bounds)+1)
+	}
+	return m
+}
+
 // Gather gives the families that have series, sorted by name.
-func (g *Gatherer) Gather() ([]*dto.MetricFamily, error) {
+func (g *Gatherer) Gather() ([]*dto.MetricFamily, error) { return g.gather(0) }
+
+// gather is Gather for an exposition that has more lines than those of the stores.
+func (g *Gatherer) gather(moreLines int) ([]*dto.MetricFamily, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	var out []*dto.MetricFamily
+	for _, m := range g.collect(moreLines) {
+		if !m.seen {
+			continue
+		}
+		f := m.family
+		if len(out) == 0 || out[len(out)-1].Name != &f.Name {
+			out = append(out, &dto.MetricFamily{Name: &f.Name, Help: &f.Help, Type: dtoType(f.Kind).Enum()})
+		}
+		last := out[len(out)-1]
+		last.Metric = append(last.Metric, m.metric())
+	}
+	return out, nil
+}
+
+// appendText writes what gather gives as text.
+func (g *Gatherer) appendText(b []byte, s syntax, moreLines int) []byte {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var family *Family
+	for _, m := range g.collect(moreLines) {
+		if !m.seen {
+			continue
+		}
+		if m.family != family {
+			family = m.family
+			b = appendHead(b, family, s)
+		}
+		b = m.appendSeries(b, s)
+	}
+	return b
+}
+
+// collect merges the stores as they are now, and gives all series in the order of an exposition: by name, then by the
+// number and the values of the labels. Only those that were seen have a value.
+func (g *Gatherer) collect(moreLines int) []*mergedSeries {
 	names := g.list()
 	for _, m := range g.merged {
 		m.seen, m.value, m.wall = false, 0, 0
@@ -100,14 +150,41 @@ func (g *Gatherer) Gather() ([]*dto.MetricFamily, error) {
 			g.drop(name, err)
 		}
 	}
-	return g.families(alive, len(names)), nil
+	g.alive.value, g.ended.value = float64(alive), float64(len(names)-alive)
+	if g.sorted == nil {
+		own := slices.AppendSeq([]*mergedSeries{g.alive, g.ended, g.series}, maps.Values(g.faults))
+		for _, m := range own {
+			m.seen = true
+		}
+		g.sorted = slices.SortedFunc(maps.Values(g.merged), compareSeries)
+		g.sorted = append(g.sorted, own...)
+		slices.SortFunc(g.sorted, compareSeries)
+	}
+	lines := moreLines
+	for _, m := range g.sorted {
+		if m.seen {
+			lines += m.lines()
+		}
+	}
+	g.series.value = float64(lines)
+	return g.sorted
+}
+
+// compareSeries is the order that client_golang gives to an exposition.
+func compareSeries(a, b *mergedSeries) int {
+	return cmp.Or(
+		cmp.Compare(a.family.Name, b.family.Name),
+		cmp.Compare(len(a.labels), len(b.labels)),
+		slices.CompareFunc(a.labels, b.labels, func(x, y Label) int { return cmp.Compare(x.Value, y.Value) }),
+		slices.CompareFunc(a.labels, b.labels, func(x, y Label) int { return cmp.Compare(x.Name, y.Name) }),
+	)
 }
 
 // list gives the names of the stores in order, and forgets the readers of those that have gone.
 func (g *Gatherer) list() []string {
 	entries, err := os.ReadDir(g.dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		g.faults[faultOpen]++
+		g.faults[faultOpen].value++
 	}
 	var names []string
 	for _, e := range entries {
@@ -116,7 +193,7 @@ func (g *Gatherer) list() []string {
 		}
 	}
 	if len(names) > maxStores {
-		g.faults[faultTooMany]++
+		g.faults[faultTooMany].value++
 		names = names[:maxStores]
 	}
 	for name, r := range g.readers {
@@ -124,7 +201,7 @@ func (g *Gatherer) list() []string {
 			continue
 		}
 		if r != nil && r.close() != nil {
-			g.faults[faultOpen]++
+			g.faults[faultOpen].value++
 		}
 		delete(g.readers, name)
 	}
@@ -136,7 +213,7 @@ func (g *Gatherer) reader(name string) *reader {
 	r, known := g.readers[name]
 	if !known {
 		var err error
-		r, err = openReader(filepath.Join(g.dir, name), func(f fault) { g.faults[f]++ })
+		r, err = openReader(filepath.Join(g.dir, name), func(f fault) { g.faults[f].value++ })
 		if err != nil {
 			g.drop(name, err)
 			return nil
@@ -156,17 +233,17 @@ func (g *Gatherer) reader(name string) *reader {
 func (g *Gatherer) count(err error) {
 	var fe *faultError
 	if errors.As(err, &fe) {
-		g.faults[fe.fault]++
+		g.faults[fe.fault].value++
 		return
 	}
-	g.faults[faultOpen]++
+	g.faults[faultOpen].value++
 }
 
 // drop leaves a file alone from now on.
 func (g *Gatherer) drop(name string, err error) {
 	g.count(err)
 	if r := g.readers[name]; r != nil && r.close() != nil {
-		g.faults[faultOpen]++
+		g.faults[faultOpen].value++
 	}
 	g.readers[name] = nil
 }
@@ -177,11 +254,10 @@ func (g *Gatherer) merge(r *reader, lives bool) {
 		if s.bad {
 			continue
 		}
-		m := g.merged[s.key]
+		m := s.merged
 		if m == nil {
-			m = newMerged(s)
-			g.merged[s.key] = m
-			g.sorted = nil
+			m = g.mergedOf(s)
+			s.merged = m
 		}
 		f := fault("")
 		switch s.family.Kind {
@@ -194,18 +270,18 @@ func (g *Gatherer) merge(r *reader, lives bool) {
 		}
 		if f != "" {
 			s.bad = true
-			g.faults[f]++
+			g.faults[f].value++
 		}
 	}
 }
 
-func newMerged(s *storedSeries) *mergedSeries {
-	m := &mergedSeries{family: s.family, bounds: s.bounds}
-	for _, l := range s.labels {
-		m.pairs = append(m.pairs, &dto.LabelPair{Name: &l.Name, Value: &l.Value})
-	}
-	if s.family.Kind == Histogram {
-		m.counts = make([]uint64, len(s.bounds)+1)
+// mergedOf finds the series that a stored one is a part of.
+func (g *Gatherer) mergedOf(s *storedSeries) *mergedSeries {
+	m := g.merged[s.key]
+	if m == nil {
+		m = newMerged(s.family, s.labels, s.bounds)
+		g.merged[s.key] = m
+		g.sorted = nil
 	}
 	return m
 }
@@ -221,7 +297,9 @@ func (m *mergedSeries) addCounter(r *reader, s *storedSeries) fault {
 }
 
 func (m *mergedSeries) addGauge(r *reader, s *storedSeries, lives bool) {
-	value, wall := math.Float64frombits(word(r.mapped, s.at).Load()), word(r.mapped, s.at+8).Load()
+	// The writer writes the time last and the reader reads it first, so the value is of this write or of a later one.
+	wall := word(r.mapped, s.at+8).Load()
+	value := math.Float64frombits(word(r.mapped, s.at).Load())
 	switch {
 	case wall == 0: // never written
 	case m.family.Merge == LiveSum && lives:
@@ -236,6 +314,9 @@ func (m *mergedSeries) addGauge(r *reader, s *storedSeries, lives bool) {
 // maxCount keeps counts exact as floats and their sums from wrapping.
 const maxCount = 1 << 53
 
+// addHistogram adds what the store holds at this moment. An observation writes its bucket and then the sum; here the sum is
+// read first. So every observation that is in the sum is in a bucket too: the count may be ahead of the sum by those that
+// are under way, never behind it. Count and buckets are of one reading: the count is the last bucket, by construction.
 func (m *mergedSeries) addHistogram(r *reader, s *storedSeries) fault {
 	if !slices.Equal(m.bounds, s.bounds) {
 		return faultFamily
@@ -245,57 +326,18 @@ func (m *mergedSeries) addHistogram(r *reader, s *storedSeries) fault {
 		return faultValue
 	}
 	first := s.at + 8 + 8*len(s.bounds)
-	for i := range m.counts {
-		if word(r.mapped, first+8*i).Load() > maxCount {
+	read := s.counts
+	for i := range read {
+		if read[i] = word(r.mapped, first+8*i).Load(); read[i] > maxCount {
 			return faultValue
 		}
 	}
-	for i := range m.counts {
-		m.counts[i] += word(r.mapped, first+8*i).Load()
+	for i, n := range read {
+		m.counts[i] += n
 	}
 	m.seen = true
 	m.value += sum
 	return ""
-}
-
-// families turns the merged series into the exposition's types, sorted by name and labels.
-func (g *Gatherer) families(alive, stores int) []*dto.MetricFamily {
-	if g.sorted == nil {
-		g.sorted = slices.SortedFunc(maps.Values(g.merged), func(a, b *mergedSeries) int {
-			return cmp.Or(cmp.Compare(a.family.Name, b.family.Name), comparePairs(a.pairs, b.pairs))
-		})
-	}
-	var out []*dto.MetricFamily
-	add := func(f *Family, m *dto.Metric) {
-		if len(out) == 0 || out[len(out)-1].Name != &f.Name {
-			out = append(out, &dto.MetricFamily{Name: &f.Name, Help: &f.Help, Type: dtoType(f.Kind).Enum()})
-		}
-		last := out[len(out)-1]
-		last.Metric = append(last.Metric, m)
-	}
-	for _, m := range g.sorted {
-		if m.seen {
-			add(m.family, m.metric())
-		}
-	}
-	// The names of the store's own families come after those of the others.
-	pair := func(f *Family, value string) []*dto.LabelPair {
-		return []*dto.LabelPair{{Name: &f.Labels[0], Value: &value}}
-	}
-	for _, f := range slices.Sorted(slices.Values(faults)) {
-		n := g.faults[f]
-		add(storeFaults, &dto.Metric{Label: pair(storeFaults, string(f)), Counter: &dto.Counter{Value: &n}})
-	}
-	living, ended := float64(alive), float64(stores-alive)
-	add(storeProcesses, &dto.Metric{Label: pair(storeProcesses, "alive"), Gauge: &dto.Gauge{Value: &living}})
-	add(storeProcesses, &dto.Metric{Label: pair(storeProcesses, "ended"), Gauge: &dto.Gauge{Value: &ended}})
-	return out
-}
-
-func comparePairs(a, b []*dto.LabelPair) int {
-	return slices.CompareFunc(a, b, func(x, y *dto.LabelPair) int {
-		return cmp.Or(cmp.Compare(x.GetName(), y.GetName()), cmp.Compare(x.GetValue(), y.GetValue()))
-	})
 }
 
 func dtoType(k Kind) dto.MetricType {

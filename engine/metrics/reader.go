@@ -61,6 +61,9 @@ type storedSeries struct {
 	bounds []float64
 	at     int  // offset of the values in the file
 	bad    bool // its values can't be exposed; that was counted
+
+	merged *mergedSeries // what it is a part of; nil until the first scrape
+	counts []uint64      // of a histogram: where a scrape reads them to
 }
 
 // reader reads the store of one process. Its memory is what somebody else may write or cut at any moment: every offset is
@@ -240,6 +243,9 @@ func (r *reader) record(b []byte) (size int, err error) {
 		return size, nil
 	}
 	s.family = f
+	if f.Kind == Histogram {
+		s.counts = make([]uint64, len(s.bounds)+1)
+	}
 	r.series = append(r.series, s)
 	return size, nil
 }
