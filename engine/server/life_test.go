@@ -425,7 +425,7 @@ func TestLoadsExposition(t *testing.T) {
 	} {
 		fmt.Fprintf(&want, "# TYPE sglang_%[1]s gauge\nsglang_%[1]s{dp_rank=\"3\"} %[2]s\n", f.name, f.value)
 	}
-	r := b.call(http.MethodGet, "/v1/loads?include=queues&format=prometheus&dp_rank=3", "")
+	r := b.call(http.MethodGet, "/v1/loads?include=queues&format=prometheus&dp_rank=03", "")
 	if diff := cmp.Diff(want.String(), r.Body.String()); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-dev/sluice/internal/version"
 )
 
-// sections are the values of include= and whether this engine has what they ask for.
+// sections are the values of include=; some ask for what this engine does not have, and get nothing.
 var sections = []string{"core", "memory", "spec", "lora", "disagg", "queues", "all"}
 
 // loads answers GET /v1/loads.
@@ -31,10 +31,14 @@ func (s *Server) loads(w http.ResponseWriter, r *http.Request) {
 		writeError(w, badField("format", "must be json or prometheus, not %q", clip(format)))
 		return
 	}
-	wanted := query.Get("dp_rank")
-	if _, convErr := strconv.Atoi(wanted); wanted != "" && convErr != nil {
-		writeError(w, badField("dp_rank", "must be an integer, not %q", clip(wanted)))
-		return
+	wanted, all := 0, true
+	if text := query.Get("dp_rank"); text != "" {
+		number, convErr := strconv.Atoi(text)
+		if convErr != nil {
+			writeError(w, badField("dp_rank", "must be an integer, not %q", clip(text)))
+			return
+		}
+		wanted, all = number, false
 	}
 	e, err := s.running()
 	if err != nil {
@@ -50,7 +54,7 @@ func (s *Server) loads(w http.ResponseWriter, r *http.Request) {
 		Timestamp: s.wallTime(s.clock.Now()), Version: version.Version, Accelerator: e.accelerator(), NumAccelerators: s.dataRanks() * s.cfg.Rank.TPSize * s.cfg.Rank.PPSize, Loads: []loads.Load{},
 	}
 	for _, load := range list {
-		if wanted == "" || wanted == strconv.Itoa(load.DPRank) {
+		if all || load.DPRank == wanted {
 			body.Loads = append(body.Loads, selectSections(load, include))
 		}
 	}

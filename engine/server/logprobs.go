@@ -229,7 +229,7 @@ func nativeForm(t *tokenizer.Tokenizer, want *wantNative, prompt []int32, a *ans
 }
 
 // readNativeLogprobs reads what each of count prompts wants; an element is nil when it wants nothing. Their places are
-// checked by checkNative, once the prompts are tokens.
+// checked by wantNative.check, once the prompts are tokens.
 func readNativeLogprobs(o *object, count int) []*wantNative {
 	wants := make([]*wantNative, count)
 	on := perPrompt(o, "return_logprob", count, false, func(inner *object, name string) bool { return inner.boolean(name, false) })
