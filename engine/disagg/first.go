@@ -21,6 +21,16 @@ import (
 // maxAlternatives bounds the further tokens of one kind at a position.
 const maxAlternatives = math.MaxUint16
 
+// MaxFirstBytes is the largest payload of a first frame.
+const MaxFirstBytes = maxFirstBytes
+
+// FirstLogprobsBytes is how many of MaxFirstBytes the logprobs of so many positions take, the sampled token's included,
+// with so many further tokens each.
+func FirstLogprobsBytes(positions, further int) int { return firstBytes + 4 + positions*(positionBytes+8*further) }
+
+// positionBytes are those of a position without further tokens.
+const positionBytes = 8 + 4
+
 // encodeFirst gives the payload; it fails when that would be larger than a peer takes.
 func encodeFirst(f First) ([]byte, error) {
 	size := firstBytes
@@ -37,7 +47,7 @@ func encodeFirst(f First) ([]byte, error) {
 		if len(p.Top) > maxAlternatives || len(p.Asked) > maxAlternatives {
 			return nil, fmt.Errorf("%d and %d logprobs at a position: at most %d of a kind can be handed over", len(p.Top), len(p.Asked), maxAlternatives)
 		}
-		size += 8 + 4 + 8*(len(p.Top)+len(p.Asked))
+		size += positionBytes + 8*(len(p.Top)+len(p.Asked))
 	}
 	if size > maxFirstBytes {
 		return nil, fmt.Errorf("logprobs of %d positions take %d bytes, at most %d can be handed over: ask for fewer", len(positions), size, maxFirstBytes)

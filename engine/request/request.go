@@ -86,7 +86,7 @@ type WantLogprobs struct {
 	Top      int     // the likeliest tokens at each position; 0: none
 	TokenIDs []int32 // the logprobs of these tokens at each position
 	// PromptFrom is the first position of the prompt whose token's logprob is wanted, 1 <= PromptFrom < promptTokens; the
-	// token at position 0 has none. 0: no logprobs of the prompt.
+	// token at position 0 has none. 0: no logprobs of the prompt. In a session it counts from the turn's own prompt on.
 	PromptFrom int
 }
 

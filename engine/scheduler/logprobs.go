@@ -26,6 +26,16 @@ func newLogprobs(want *request.WantLogprobs) logprobs {
 	return l
 }
 
+// behind gives what a turn wants in the places of its session, whose tokens before the turn's own prompt are so many.
+func behind(want *request.WantLogprobs, before int) *request.WantLogprobs {
+	if want == nil || want.PromptFrom == 0 {
+		return want
+	}
+	moved := *want
+	moved.PromptFrom += before
+	return &moved
+}
+
 // takePrompt takes what a step gave for the prompt's positions up to computed, the tokens computed so far.
 func (l *logprobs) takePrompt(came *Logprobs, computed, prompt int) {
 	if l.next == 0 {

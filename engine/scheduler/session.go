@@ -96,8 +96,6 @@ func (s *Scheduler) beginTurn(q *sequence) (fault string) {
 		return fmt.Sprintf("session_params.id is %q: no such session is open; open it with /open_session, it may have timed out", t.SessionID)
 	case x.busy != nil:
 		return fmt.Sprintf("session %q has a turn under way: wait for its end", x.ID)
-	case q.req.Logprobs != nil && q.req.Logprobs.PromptFrom > 0:
-		return "logprobs of the prompt are wanted in a session, whose earlier turns are part of it: leave logprob_start_len out"
 	}
 	at := len(x.turns) - 1
 	if t.RID != "" {
@@ -126,6 +124,7 @@ func (s *Scheduler) beginTurn(q *sequence) (fault string) {
 	}
 	q.tokens = slices.Concat(before, q.req.PromptIDs)
 	q.prompt = len(q.tokens)
+	q.logprobs = newLogprobs(behind(q.req.Logprobs, len(before)))
 	q.session, q.follows = x, at
 	return ""
 }

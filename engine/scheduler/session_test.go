@@ -475,3 +475,27 @@ func TestSessionsWaitForEachOther(t *testing.T) {
 		})
 	}
 }
+
+// TestSessionPromptLogprobs: places of a turn's prompt count from the turn's own tokens on, and each comes once.
+func TestSessionPromptLogprobs(t *testing.T) {
+	for _, streaming := range []bool{false, true} {
+		k := newTalk(t, nil)
+		k.open("s", streaming)
+		before := testPrompt(9, 1)
+		before = append(before, k.say(request.Turn{SessionID: "s"}, before, 6)...)
+		prompt := testPrompt(7, 2)
+		sink := newSink()
+		if err := k.s.Submit(&request.Request{
+			RID: "scored", PromptIDs: prompt, Session: &request.Turn{SessionID: "s"}, Logprobs: &request.WantLogprobs{Top: 1, PromptFrom: 2},
+			Sampling: request.Sampling{MaxNewTokens: 3, IgnoreEOS: true, Seed: new(int64(1))},
+		}, sink); err != nil {
+			t.Fatal(err)
+		}
+		k.finish(sink)
+		all := slices.Concat(before, prompt)
+		sink.checkLogprobs(t, &request.Request{RID: "scored", PromptIDs: all, Logprobs: &request.WantLogprobs{Top: 1, PromptFrom: len(before) + 2}})
+		if len(sink.prompt) != len(prompt)-2 {
+			t.Errorf("streaming %t: %d positions of the prompt, want %d", streaming, len(sink.prompt), len(prompt)-2)
+		}
+	}
+}

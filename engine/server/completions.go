@@ -192,7 +192,7 @@ func (s *Server) wantEchoed(specs []sequenceSpec) *apiError {
 		want := *specs[i].logprobs
 		want.PromptFrom = 1
 		specs[i].logprobs = &want
-		if err := s.checkPromptLogprobs(&want, "echo", "send false with logprobs"); err != nil {
+		if err := s.checkPromptLogprobs(&want, len(specs[i].prompt), "echo"); err != nil {
 			return err
 		}
 	}

@@ -208,7 +208,7 @@ func (s *Server) fitNative(e *engine, p *samplingParams, want *wantNative, promp
 	if err := want.check(e, prompt); err != nil {
 		return err
 	}
-	return s.checkPromptLogprobs(want.WantLogprobs, "logprob_start_len", "send -1 or leave it out")
+	return s.checkPromptLogprobs(want.WantLogprobs, len(prompt), "logprob_start_len")
 }
 
 // samplingParams are the sampling parameters of one prompt.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/sluice-dev/sluice/engine/disagg"
 	"github.com/sluice-dev/sluice/engine/rank"
 	"github.com/sluice-dev/sluice/engine/request"
 	"github.com/sluice-dev/sluice/engine/tokenizer"
@@ -325,10 +326,15 @@ func readChatLogprobs(o *object) *request.WantLogprobs {
 	return &request.WantLogprobs{Top: top}
 }
 
-// checkPromptLogprobs refuses logprobs of the prompt where the prompt is computed elsewhere or its answer goes nowhere.
-func (s *Server) checkPromptLogprobs(want *request.WantLogprobs, field, remedy string) *apiError {
-	if want != nil && want.PromptFrom > 0 && s.cfg.Rank.Disagg.Mode != rank.ModeUnified {
-		return unsupportedField(field, remedy+": with prefill and decode on separate engines there are no logprobs of the prompt; use a unified engine")
+// checkPromptLogprobs refuses more logprobs of a prompt than a prefill engine can hand over with the first token.
+func (s *Server) checkPromptLogprobs(want *request.WantLogprobs, prompt int, field string) *apiError {
+	if want == nil || want.PromptFrom == 0 || s.cfg.Rank.Disagg.Mode == rank.ModeUnified {
+		return nil
+	}
+	positions, further := prompt-want.PromptFrom+1, want.Top+len(want.TokenIDs)
+	if n := disagg.FirstLogprobsBytes(positions, further); n > disagg.MaxFirstBytes {
+		return badField(field, "wants logprobs of %d positions with %d further tokens each, %d bytes, but a prefill engine can hand over %d: ask for fewer",
+			positions, further, n, disagg.MaxFirstBytes)
 	}
 	return nil
 }

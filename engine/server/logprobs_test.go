@@ -3,6 +3,7 @@ package server
 import (
 	"math"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -190,17 +191,26 @@ func TestWantedLogprobs(t *testing.T) {
 	}
 }
 
-// TestPromptLogprobsOfPairs: where the prompt is computed by another engine there are none, and both engines say so.
+// TestPromptLogprobsOfPairs: both engines take what can be handed over with the first token and refuse more.
 func TestPromptLogprobsOfPairs(t *testing.T) {
 	for _, mode := range []rank.Mode{rank.ModePrefill, rank.ModeDecode} {
-		b := newBench(t, func(c *Config, _ *scriptedRank) { c.Rank.Disagg.Mode = mode })
-		r := b.call(http.MethodPost, "/v1/completions", `{"prompt":[1,2],"logprobs":0,"echo":true,"bootstrap_room":1,"bootstrap_host":"h"}`)
-		want := refused{400, "echo", codeNotSupported, "echo is not supported: send false with logprobs: with prefill and decode on separate engines there are no logprobs of the prompt; use a unified engine"}
-		if diff := cmp.Diff(want, readRefusal(t, r.Code, r.Body.Bytes())); diff != "" {
+		b := newBench(t, func(c *Config, r *scriptedRank) {
+			c.Rank.Disagg.Mode, c.MaxBodyBytes = mode, 1<<20
+			r.info.ContextLength, r.info.MaxTotalNumTokens = 1<<20, 1<<20
+		})
+		const pair = `"bootstrap_room":1,"bootstrap_host":"h"}`
+		if r := b.call(http.MethodPost, "/v1/completions", `{"prompt":[1,2],"logprobs":0,"echo":true,`+pair); r.Code != http.StatusOK {
+			t.Errorf("%s: status %d: %s", mode, r.Code, r.Body)
+		}
+		if diff := cmp.Diff(&request.WantLogprobs{PromptFrom: 1}, b.rank.asked()[0].Logprobs); diff != "" {
 			t.Errorf("%s: (-want +got)\n%s", mode, diff)
 		}
-		if r := b.call(http.MethodPost, "/v1/completions", `{"prompt":[1,2],"logprobs":0,"bootstrap_room":1,"bootstrap_host":"h"}`); r.Code != http.StatusOK {
-			t.Errorf("%s: logprobs of the answer: status %d: %s", mode, r.Code, r.Body)
+		prompt := strings.TrimSuffix(strings.Repeat("1,", 40_000), ",")
+		r := b.call(http.MethodPost, "/generate", `{"input_ids":[`+prompt+`],"return_logprob":true,"logprob_start_len":0,"top_logprobs_num":256,`+pair)
+		want := refused{400, "logprob_start_len", "", "logprob_start_len wants logprobs of 40000 positions with 256 further tokens each, 82400028 bytes, " +
+			"but a prefill engine can hand over 67108864: ask for fewer"}
+		if diff := cmp.Diff(want, readRefusal(t, r.Code, r.Body.Bytes())); diff != "" {
+			t.Errorf("%s: (-want +got)\n%s", mode, diff)
 		}
 	}
 }

@@ -190,7 +190,7 @@ func generateFields() []FieldReference {
 		{"sampling_params", "object, or one for each prompt", "", "How to pick tokens."},
 		{"stream", "boolean", "false", "Server-sent events, `data: [DONE]` at the end."},
 		{"return_logprob", "boolean, or one for each prompt", "false", "Lists of [logprob, token, text] in meta_info: `input_token_logprobs`, `output_token_logprobs`."},
-		{"logprob_start_len", "integer, or one for each prompt", "-1", "The first position of the prompt in the lists, which has no logprob itself; -1: none of the prompt."},
+		{"logprob_start_len", "integer, or one for each prompt", "-1", "The first position of the prompt in the lists, which has no logprob itself; -1: none of the prompt. In a session it counts from the turn's own prompt."},
 		{"top_logprobs_num", "integer, 0 to 256, or one for each prompt", "0", "So many of the likeliest tokens at each position: `input_top_logprobs`, `output_top_logprobs`."},
 		{"token_ids_logprob", "list of tokens, or one for each prompt", "", "The logprobs of these tokens at each position: `input_token_ids_logprobs`, `output_token_ids_logprobs`."},
 		{"return_text_in_logprobs", "boolean", "false", "The tokens' texts in the lists; null without."},

@@ -253,3 +253,35 @@ func TestPairDisconnect(t *testing.T) {
 	p.prefill.idle()
 	p.decode.idle()
 }
+
+// TestPairPromptLogprobs: the logprobs of the prompt, which the prefill engine computes, come with the decode engine's
+// answer, the same as from one engine, whatever the prefill engine finds in its cache and however it cuts the prompt.
+func TestPairPromptLogprobs(t *testing.T) {
+	one := start(t)
+	p := startPair(t, "--chunked-prefill-size", "32")
+	prompt := make([]int32, 100)
+	for i := range prompt {
+		prompt[i] = int32((11*i*i + 5*i) % 250)
+	}
+	for _, from := range []int{0, 37, 99, 100, 0} {
+		body := fmt.Sprintf(`{"input_ids":%s,"sampling_params":{"temperature":0,"max_new_tokens":6,"ignore_eos":true},"return_logprob":true,
+			"logprob_start_len":%d,"top_logprobs_num":2,"token_ids_logprob":[7]}`, ints(prompt), from)
+		want := one.score(body)
+		prefill, answer := p.post("/generate", body)
+		if prefill.status != http.StatusOK || answer.status != http.StatusOK {
+			t.Fatalf("from %d: prefill %+v, decode %+v", from, prefill, answer)
+		}
+		if diff := cmp.Diff(want, decode[scored](t, answer.body)); diff != "" || len(want.MetaInfo.Input) != len(prompt)-from {
+			t.Errorf("from %d: %d rows of the prompt (-one engine +pair)\n%s", from, len(want.MetaInfo.Input), diff)
+		}
+	}
+	const echoed = `{"prompt":"the river and mill","max_tokens":6,"temperature":0,"echo":true,"logprobs":1}`
+	_, want := one.post("/v1/completions", echoed)
+	_, answer := p.post("/v1/completions", echoed)
+	choice := func(body string) any { return decode[map[string]any](t, body)["choices"] }
+	if diff := cmp.Diff(choice(want), choice(answer.body)); diff != "" || choice(want) == nil {
+		t.Errorf("echo (-one engine +pair)\n%s", diff)
+	}
+	p.prefill.idle()
+	p.decode.idle()
+}

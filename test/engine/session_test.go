@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/http"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // TestSession: the turns of a session give what one request with all their text gives, and a closed session is no more.
@@ -28,6 +30,15 @@ func TestSession(t *testing.T) {
 		whole := r.score(fmt.Sprintf(`{"input_ids":%s,%s}`, ints(all), sampling))
 		if second.Text != whole.Text {
 			t.Errorf("streaming %t: the second turn says %q, one request %q", streaming, second.Text, whole.Text)
+		}
+		// The third turn follows what the second left, and its places begin behind that.
+		before := len(all) + len(second.OutputIDs)
+		all = append(append(all, second.OutputIDs...), 9, 10, 11, 12)
+		const want = `"return_logprob":true,"top_logprobs_num":2,"logprob_start_len"`
+		third := r.score(fmt.Sprintf(`{"input_ids":[9,10,11,12],"session_params":{"id":%q},%s,%s:1}`, id, sampling, want))
+		whole = r.score(fmt.Sprintf(`{"input_ids":%s,%s,%s:%d}`, ints(all), sampling, want, before+1))
+		if diff := cmp.Diff(whole, third); diff != "" || len(third.MetaInfo.Input) != 3 {
+			t.Errorf("streaming %t: the third turn has %d rows of its prompt (-one request +turn)\n%s", streaming, len(third.MetaInfo.Input), diff)
 		}
 		if status, text := r.post("/close_session", fmt.Sprintf(`{"session_id":%q}`, id)); status != http.StatusOK {
 			t.Errorf("close: status %d: %s", status, text)
