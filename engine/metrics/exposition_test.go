@@ -19,6 +19,7 @@ import (
 
 	"github.com/sluice-dev/sluice/engine/ledger"
 	"github.com/sluice-dev/sluice/engine/ledger/ledgertest"
+	"github.com/sluice-dev/sluice/engine/request"
 	"github.com/sluice-dev/sluice/engine/scheduler/report"
 )
 
@@ -127,6 +128,15 @@ func fill(m *Scheduler, f *Front, form ledger.Form) {
 	f.InterToken(stream, 47*ms, 0)
 	f.Finished(batch, Finished{PromptTokens: 480, CompletionTokens: 490, CachedTokens: 50, E2ENanos: 5100 * ms, TPOTNanos: 52e6})
 	f.Finished(stream, Finished{PromptTokens: 53, CompletionTokens: 1, E2ENanos: 550 * ms})
+	f.Finished(Subject{Priority: new(7)}, Finished{PromptTokens: 57, CompletionTokens: 58, Structured: true, E2ENanos: 5900 * ms})
+	for i, outcome := range request.Outcomes() {
+		f.Requests(60+i, i, outcome, 61)
+	}
+	f.RoutingKeyHeld("a")
+	f.RoutingKeyHeld("b")
+	f.FuncLatency("generate_request", 620*ms)
+	f.StartupTime("load_weight", 630*ms)
+	f.StartupStep("tokenizer", 640*ms)
 	f.Aborted()
 	f.LoadsServed(56 * ms / 10)
 	f.RequestStarted("/v1/completions", "POST")
@@ -145,7 +155,7 @@ func TestExposition(t *testing.T) {
 			clock := ledgertest.New()
 			extra := map[string]string{"zone": "b"}
 			m := NewScheduler(openStore(t, dir, "rank-0"), RankLabels{ModelName: "tiny", EngineType: engineType, TPRank: 1, PPRank: 2, MoEEPRank: 3, Extra: extra}, clock)
-			f := NewFront(openStore(t, dir, "api"), FrontLabels{ModelName: "tiny", EngineType: engineType, Custom: []string{"team"}, Extra: extra}, Buckets{}, clock)
+			f := NewFront(openStore(t, dir, "api"), FrontLabels{ModelName: "tiny", EngineType: engineType, Priority: true, Custom: []string{"team"}, Extra: extra}, Buckets{}, clock)
 			fill(m, f, form)
 			golden(t, engineType+".prom", scrape(t, newGatherer(t, dir)))
 		})

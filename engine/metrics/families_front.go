@@ -13,8 +13,24 @@ var (
 	timePerOutputToken  = front(histogram("sglang:request_time_per_output_token_seconds", "seconds", "Time from the first token to the end over the tokens after the first.", OnUnified|OnDecode, bucketsITL, "is_streaming"))
 	e2eRequestLatency   = front(histogram("sglang:e2e_request_latency_seconds", "seconds", "Time from arrival to the end.", OnAll, bucketsE2E, "is_streaming"))
 	numRequests         = front(counter("sglang:num_requests_total", "requests", "Finished requests, aborted ones included.", OnAll, "is_streaming"))
+	numSORequests       = front(counter("sglang:num_so_requests_total", "requests", "Finished requests whose answer a grammar bounded.", OnAll))
 	numAbortedRequests  = front(counter("sglang:num_aborted_requests_total", "requests", "Aborts sent to the scheduler.", OnAll))
 	getLoadsDuration    = front(histogram("sglang:get_loads_duration_seconds", "seconds", "Time to serve /v1/loads.", OnAll, bucketsGetLoads))
+	startupTime         = &Family{
+		Name: "sglang:startup_time_seconds", Kind: Gauge, Help: "Time of a phase of the start, of the slowest rank.", Unit: "seconds",
+		Source: FromFront, Labels: []string{"phase"}, Merge: MostRecent, Engines: OnAll,
+	}
+)
+
+// The API process: what became of the requests. The three are read under one cut: at every scrape submitted is the sum of
+// the outcomes plus in flight.
+var (
+	requestsSubmitted = front(counter("sluice_requests_submitted_total", "requests", "Sequences that clients asked for; a request that is refused before its prompts are known is one.", OnAll))
+	requestOutcomes   = front(counter("sluice_request_outcomes_total", "requests", "Sequences that have ended, by how.", OnAll, "outcome"))
+	requestsInFlight  = &Family{
+		Name: "sluice_requests_in_flight", Kind: Gauge, Help: "Sequences that have not ended.", Unit: "requests", Source: FromFront,
+		Merge: LiveSum, Engines: OnAll,
+	}
 )
 
 // frontFamilies are what the API process tells about requests and tokens.
@@ -30,6 +46,11 @@ var frontFamilies = []*Family{
 	timePerOutputToken,
 	e2eRequestLatency,
 	numRequests,
+	numSORequests,
 	numAbortedRequests,
 	getLoadsDuration,
+	startupTime,
+	requestsSubmitted,
+	requestOutcomes,
+	requestsInFlight,
 }

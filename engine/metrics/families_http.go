@@ -8,6 +8,23 @@ var (
 		Name: "sglang:http_requests_active", Kind: Gauge, Help: "HTTP requests in flight.", Unit: "requests", Source: FromHTTP,
 		Labels: []string{"endpoint", "method"}, Merge: LiveSum, Engines: OnAll, SumOver: overEndpoint,
 	}
+	// A key with requests in several API processes counts in each.
+	routingKeysActive = &Family{
+		Name: "sglang:routing_keys_active", Kind: Gauge, Help: "Distinct routing keys of requests in flight.", Unit: "keys", Source: FromProcess,
+		Merge: LiveSum, Engines: OnAll,
+	}
+)
+
+// The API process about its own work.
+var (
+	funcLatency = &Family{
+		Name: "sglang:func_latency_seconds", Kind: Histogram, Help: "Time of the functions on a request's way through the API process.", Unit: "seconds",
+		Source: FromProcess, Labels: []string{"name"}, Buckets: bucketsFunc, Engines: OnAll,
+	}
+	startupBreakdown = &Family{
+		Name: "sglang:startup_latency_breakdown_seconds_max", Kind: Gauge, Help: "Longest time of a step of the start.", Unit: "seconds",
+		Source: FromProcess, Labels: []string{"context"}, Merge: MostRecent, Engines: OnAll,
+	}
 )
 
 // httpFamilies are what the API process tells about HTTP.
@@ -15,4 +32,7 @@ var httpFamilies = []*Family{
 	httpRequests,
 	httpResponses,
 	httpActive,
+	routingKeysActive,
+	funcLatency,
+	startupBreakdown,
 }

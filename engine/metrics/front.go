@@ -1,6 +1,8 @@
 package metrics
 
 import (
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -11,6 +13,7 @@ import (
 type FrontLabels struct {
 	ModelName  string
 	EngineType string
+	Priority   bool              // requests have priorities: the label is there, "" where a request has none
 	Custom     []string          // names a client may fill; "" where it doesn't
 	Extra      map[string]string // --extra-metric-labels; they win over the ones above
 }
@@ -18,13 +21,15 @@ type FrontLabels struct {
 // Subject says whose event it is: the values of the labels that differ between requests.
 type Subject struct {
 	Streaming bool
+	Priority  *int              // nil: none
 	Custom    map[string]string // values of FrontLabels.Custom; other names are dropped
 }
 
 // Finished is the end of a counted request.
 type Finished struct {
 	PromptTokens, CompletionTokens int
-	CachedTokens                   int // of PromptTokens, 0 <= CachedTokens <= PromptTokens
+	CachedTokens                   int  // of PromptTokens, 0 <= CachedTokens <= PromptTokens
+	Structured                     bool // a grammar bounded the answer
 	E2ENanos                       int64
 	TPOTNanos                      float64 // 0: undefined, not a sample
 }
@@ -35,6 +40,7 @@ const (
 	UnmatchedEndpoint = "unmatched"
 	maxCustomSets     = 256 // sets of custom values; further ones count as "other"
 	maxEndpoints      = 256
+	maxFuncs          = 64
 )
 
 // Front writes what the API process tells: finished requests, latencies as the client sees them, HTTP. It is safe for
@@ -43,19 +49,24 @@ type Front struct {
 	backend    Backend
 	engineType string
 	custom     []string
-	base       []Label // of the front's families, without custom labels
+	priority   bool    // the label is there
+	base       []Label // of the front's families, without priority and custom labels
 	extra      []Label // of the HTTP families
 	buckets    Buckets
 	clock      ledger.Clock
 
 	laws
-	aborted CounterSeries
-	loads   HistogramSeries
+	aborted     CounterSeries
+	loads       HistogramSeries
+	outcomes    *outcomes
+	routingKeys *refCountedGauge
 
 	plain    [2]*requestSeries // of requests without custom labels: not streaming, streaming
 	requests vec[*requestSeries]
 	http     vec[*endpointSeries]
 	status   vec[CounterSeries]
+	funcs    vec[HistogramSeries]
+	startup  startup
 }
 
 // NewFront makes the series of an API process in the backend. clock tells the wall time of gauges.
@@ -65,18 +76,28 @@ func NewFront(backend Backend, labels FrontLabels, buckets Buckets, clock ledger
 		base:  override([]Label{{"model_name", labels.ModelName}, {"engine_type", labels.EngineType}}, labels.Extra),
 		extra: override(nil, labels.Extra),
 	}
+	f.priority = labels.Priority && !hasLabel(f.base, priorityLabel)
 	for _, name := range labels.Custom {
-		if !hasLabel(f.base, name) && name != streamingLabel && name != "cache_source" {
+		if !hasLabel(f.base, name) && !(f.priority && name == priorityLabel) && !Reserved(name) {
 			f.custom = append(f.custom, name)
 		}
 	}
-	f.requests.limit, f.http.limit, f.status.limit = 2*maxCustomSets, maxEndpoints, 16*maxEndpoints
+	f.requests.limit, f.http.limit, f.status.limit, f.funcs.limit = 2*maxCustomSets, maxEndpoints, 16*maxEndpoints, maxFuncs
 	empty := f.customLabels(nil)
 	f.aborted = backend.Counter(numAbortedRequests, empty)
 	f.loads = backend.Histogram(getLoadsDuration, empty, nil)
+	f.outcomes = f.newOutcomes()
+	f.routingKeys = newRefCountedGauge(backend.Gauge(routingKeysActive, nil), f.now())
 	// Made now, so that the counters are there, at 0, before the first request.
-	f.plain = [2]*requestSeries{f.newRequestSeries(nil, streamingValues[0]), f.newRequestSeries(nil, streamingValues[1])}
+	f.plain = [2]*requestSeries{f.newRequestSeries(f.customLabels(nil), streamingValues[0]), f.newRequestSeries(f.customLabels(nil), streamingValues[1])}
 	return f
+}
+
+// Reserved reports whether a family that carries custom or extra labels has a label of the name itself.
+func Reserved(name string) bool {
+	return slices.ContainsFunc(families, func(f *Family) bool {
+		return (f.Source == FromScheduler || f.Source == FromFront || f.Source == FromHTTP) && slices.Contains(f.Labels, name)
+	})
 }
 
 func hasLabel(labels []Label, name string) bool {
@@ -88,12 +109,17 @@ func hasLabel(labels []Label, name string) bool {
 	return false
 }
 
-// customLabels gives the base labels with the custom ones, "" where there is no value.
-func (f *Front) customLabels(values map[string]string) []Label {
-	labels := make([]Label, 0, len(f.base)+len(f.custom)+1)
+// customLabels gives the base labels with those that differ between requests: "" where there is no value.
+func (f *Front) customLabels(values map[string]string) []Label { return f.labels("", values) }
+
+func (f *Front) labels(priority string, custom map[string]string) []Label {
+	labels := make([]Label, 0, len(f.base)+len(f.custom)+2)
 	labels = append(labels, f.base...)
+	if f.priority {
+		labels = append(labels, Label{priorityLabel, priority})
+	}
 	for _, name := range f.custom {
-		labels = append(labels, Label{name, values[name]})
+		labels = append(labels, Label{name, custom[name]})
 	}
 	return labels
 }
@@ -104,7 +130,7 @@ var streamingValues = [2]string{"False", "True"}
 
 // requestSeries are the series of one kind of request.
 type requestSeries struct {
-	prompt, generation, requests                   CounterSeries
+	prompt, generation, requests, structured       CounterSeries
 	ttft, itl, tpot, e2e                           HistogramSeries
 	promptLength, uncachedLength, generationLength HistogramSeries
 
@@ -116,35 +142,46 @@ func (f *Front) subject(s Subject) *requestSeries {
 	if s.Streaming {
 		streaming = 1
 	}
-	if len(f.custom) == 0 || len(s.Custom) == 0 {
+	priority := ""
+	if f.priority && s.Priority != nil {
+		priority = strconv.Itoa(*s.Priority)
+	}
+	if priority == "" && (len(f.custom) == 0 || len(s.Custom) == 0) {
 		return f.plain[streaming]
 	}
 	var key strings.Builder
 	key.WriteString(streamingValues[streaming])
+	key.WriteByte(0)
+	key.WriteString(priority)
 	for _, name := range f.custom {
 		key.WriteByte(0)
 		key.WriteString(s.Custom[name])
 	}
 	return f.requests.get(key.String(), func(full bool) *requestSeries {
-		values := s.Custom
 		if full {
-			values = map[string]string{}
-			for _, name := range f.custom {
-				values[name] = OtherLabel
-			}
+			return f.newRequestSeries(f.otherLabels(), streamingValues[streaming])
 		}
-		return f.newRequestSeries(values, streamingValues[streaming])
+		return f.newRequestSeries(f.labels(priority, s.Custom), streamingValues[streaming])
 	})
 }
 
-func (f *Front) newRequestSeries(values map[string]string, streaming string) *requestSeries {
-	labels := f.customLabels(values)
-	stream := append(f.customLabels(values), Label{streamingLabel, streaming})
+// otherLabels are those of the requests beyond the cap.
+func (f *Front) otherLabels() []Label {
+	values := map[string]string{}
+	for _, name := range f.custom {
+		values[name] = OtherLabel
+	}
+	return f.labels(OtherLabel, values)
+}
+
+func (f *Front) newRequestSeries(labels []Label, streaming string) *requestSeries {
+	stream := append(slices.Clone(labels), Label{streamingLabel, streaming})
 	b := f.backend
 	r := &requestSeries{
 		prompt:     b.Counter(promptTokens, stream),
 		generation: b.Counter(generationTokens, stream),
 		requests:   b.Counter(numRequests, stream),
+		structured: b.Counter(numSORequests, labels),
 		ttft:       f.histogram(timeToFirstToken, stream, f.buckets.TimeToFirstToken),
 		itl:        f.histogram(interTokenLatency, labels, f.buckets.InterTokenLatency),
 		tpot:       f.histogram(timePerOutputToken, stream, f.buckets.InterTokenLatency),
@@ -155,7 +192,7 @@ func (f *Front) newRequestSeries(values map[string]string, streaming string) *re
 		generationLength: f.histogram(generationHistogram, labels, f.buckets.GenerationTokens),
 	}
 	r.cached = sync.OnceValue(func() CounterSeries {
-		return b.Counter(cachedTokens, append(f.customLabels(values), Label{"cache_source", "device"}))
+		return b.Counter(cachedTokens, append(slices.Clone(labels), Label{"cache_source", "device"}))
 	})
 	return r
 }
@@ -193,6 +230,9 @@ func (f *Front) Finished(s Subject, e Finished) {
 	if e.TPOTNanos > 0 {
 		r.tpot.Observe(e.TPOTNanos / 1e9)
 	}
+	if e.Structured {
+		r.structured.Add(1)
+	}
 	if e.CachedTokens > 0 {
 		r.cached().Add(float64(e.CachedTokens))
 	}
@@ -203,6 +243,20 @@ func (f *Front) Aborted() { f.aborted.Add(1) }
 
 // LoadsServed observes the time that one /v1/loads took.
 func (f *Front) LoadsServed(nanos int64) { f.loads.Observe(seconds(nanos)) }
+
+// FuncLatency observes the time that one call of a function took.
+func (f *Front) FuncLatency(name string, nanos int64) {
+	f.funcs.get(name, func(full bool) HistogramSeries {
+		if full {
+			name = OtherLabel
+		}
+		return f.backend.Histogram(funcLatency, []Label{{"name", name}}, nil)
+	}).Observe(seconds(nanos))
+}
+
+// RoutingKeyHeld says that a request with a routing key has come, RoutingKeyFreed that it has gone.
+func (f *Front) RoutingKeyHeld(key string)  { f.routingKeys.inc(key, f.now()) }
+func (f *Front) RoutingKeyFreed(key string) { f.routingKeys.dec(key, f.now()) }
 
 // vec finds series by the text of their labels. At limit entries further ones share one, made with full true.
 type vec[T any] struct {

@@ -23,7 +23,8 @@ type Gatherer struct {
 	dir string
 
 	mu      sync.Mutex
-	readers map[string]*reader // by file name; nil for a file that can't be read, which was counted
+	cuts    map[string]sync.Locker // by file name: held while the values of the store are read
+	readers map[string]*reader     // by file name; nil for a file that can't be read, which was counted
 	merged  map[string]*mergedSeries
 	sorted  []*mergedSeries // of merged and the own ones, by family name and labels; nil when one was added
 
@@ -37,7 +38,9 @@ var _ prometheus.Gatherer = (*Gatherer)(nil)
 
 // NewGatherer gives a gatherer of the stores in dir. It also counts what it could not read: no file makes a scrape fail.
 func NewGatherer(dir string) *Gatherer {
-	g := &Gatherer{dir: dir, readers: map[string]*reader{}, merged: map[string]*mergedSeries{}, faults: map[fault]*mergedSeries{}}
+	g := &Gatherer{
+		dir: dir, cuts: map[string]sync.Locker{}, readers: map[string]*reader{}, merged: map[string]*mergedSeries{}, faults: map[fault]*mergedSeries{},
+	}
 	for _, f := range faults {
 		g.faults[f] = newMerged(storeFaults, []Label{{"reason", string(f)}}, nil)
 	}
@@ -45,6 +48,14 @@ func NewGatherer(dir string) *Gatherer {
 	g.ended = newMerged(storeProcesses, []Label{{"state", "ended"}}, nil)
 	g.series = newMerged(metricsSeries, nil, nil)
 	return g
+}
+
+// Guard has cut held while the values of a store of this process are read, so that what a writer changes under it is read
+// whole.
+func (g *Gatherer) Guard(s *Store, cut sync.Locker) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.cuts[filepath.Base(s.Path())] = cut
 }
 
 // Close unmaps the files. The gatherer can be used again.
@@ -146,7 +157,7 @@ func (g *Gatherer) collect(moreLines int) []*mergedSeries {
 		if lives {
 			alive++
 		}
-		if err := guarded(func() error { g.merge(r, lives); return nil }); err != nil {
+		if err := guarded(func() error { g.mergeUnder(g.cuts[name], r, lives); return nil }); err != nil {
 			g.drop(name, err)
 		}
 	}
@@ -246,6 +257,15 @@ func (g *Gatherer) drop(name string, err error) {
 		g.faults[faultOpen].value++
 	}
 	g.readers[name] = nil
+}
+
+// mergeUnder merges a store while cut, which may be nil, is held.
+func (g *Gatherer) mergeUnder(cut sync.Locker, r *reader, lives bool) {
+	if cut != nil {
+		cut.Lock()
+		defer cut.Unlock()
+	}
+	g.merge(r, lives)
 }
 
 // merge adds the values of one store.

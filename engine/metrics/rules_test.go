@@ -239,6 +239,7 @@ func TestFrontEvents(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			r := &recorder{}
 			f := NewFront(r, FrontLabels{EngineType: c.engineType, Custom: []string{"team"}}, Buckets{}, ledgertest.New())
+			r.take()
 			c.do(f)
 			if diff := cmp.Diff(c.want, r.take()); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", c.reason, diff)
@@ -265,6 +266,7 @@ func TestCustomLabelsAreCapped(t *testing.T) {
 func TestEndpoints(t *testing.T) {
 	r := &recorder{}
 	f := NewFront(r, FrontLabels{EngineType: "unified"}, Buckets{}, ledgertest.New())
+	r.take()
 	cases := []struct {
 		name, reason, method, endpoint string
 		status                         int // 0: no response began

@@ -185,6 +185,14 @@ const (
 	OutcomeInternal        Outcome = "internal_error"
 )
 
+// Outcomes lists all outcomes.
+func Outcomes() []Outcome {
+	return []Outcome{
+		OutcomeStop, OutcomeLength, OutcomeAbortedClient, OutcomeAbortedOperator, OutcomeTimeout, OutcomeRefused, OutcomePreempted,
+		OutcomeTooLong, OutcomeInvalid, OutcomeBootstrapFailed, OutcomeTransferFailed, OutcomeInternal,
+	}
+}
+
 // HTTPStatus gives the status code that agrees with the outcome when nothing was sent to the client yet.
 func (o Outcome) HTTPStatus() int {
 	switch o {

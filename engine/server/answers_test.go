@@ -301,6 +301,8 @@ func TestEvents(t *testing.T) {
 	subject := metrics.Subject{Streaming: true, Custom: map[string]string{"team": "a"}}
 	done := finished{subject, metrics.Finished{PromptTokens: 2, CompletionTokens: 2, CachedTokens: 1, E2ENanos: 5e6, TPOTNanos: 2e6}}
 	begun, answered, ended := httpBegun{"/v1/completions", "POST"}, httpAnswered{"/v1/completions", "POST", 200}, httpEnded{"/v1/completions", "POST"}
+	in, out := counted{Submitted: 1, InFlight: 1}, counted{Ended: 1, Outcome: request.OutcomeLength}
+	tokenized, handed, served := timed{funcTokenize, 1e6}, timed{funcDispatch, 1e6}, timed{funcGenerate, 6e6}
 	for _, tc := range []struct {
 		name, reason string
 		mode         rank.Mode
@@ -309,11 +311,11 @@ func TestEvents(t *testing.T) {
 	}{
 		{
 			name: "unified", reason: "TTFT, ITL and the end", body: `{"prompt":[1,2],"stream":true}`,
-			want: []any{begun, firstToken{subject, 3e6}, answered, interToken{subject, 1e6, 1}, done, ended},
+			want: []any{begun, in, tokenized, handed, firstToken{subject, 3e6}, answered, interToken{subject, 1e6, 1}, done, out, served, ended},
 		},
 		{
 			name: "prefill", reason: "neither TTFT nor ITL", mode: rank.ModePrefill, body: `{"prompt":[1,2],"stream":true,"bootstrap_room":1}`,
-			want: []any{begun, answered, done, ended},
+			want: []any{begun, in, tokenized, handed, answered, done, out, served, ended},
 		},
 		{
 			name: "uncounted", reason: "log_metrics=false", body: `{"prompt":[1,2],"stream":true,"log_metrics":false}`,

@@ -104,37 +104,31 @@ type openAIRoute struct {
 
 // serveOpenAI runs a request of the route: read, start, and then stream or collect.
 func (s *Server) serveOpenAI(route openAIRoute) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		arrival := s.arrival()
-		e, o, err := s.receive(w, r)
+	return s.inference(func(w http.ResponseWriter, r *http.Request, a *account) *apiError {
+		e, o, err := a.receive(w, r)
 		if err != nil {
-			writeError(w, err)
-			return
+			return err
 		}
-		defer s.dismiss()
-		req, err := route.read(r, e, o, arrival)
+		req, err := route.read(r, e, o, a.arrival)
 		if err != nil {
-			writeError(w, err)
-			return
+			return err
 		}
-		j, err := s.start(r.Context(), e, req.id, req.specs)
+		j, err := a.start(r, e, req.id, req.specs)
 		if err != nil {
-			writeError(w, err)
-			return
+			return err
 		}
 		if req.stream {
 			events, ctx, end := s.newEventStream(w, r)
 			defer end()
 			route.stream(ctx, events, j, req)
-			return
+			return nil
 		}
 		answers, err := j.collect(r.Context())
 		if err != nil {
-			writeError(w, err)
-			return
+			return err
 		}
-		writeJSON(w, http.StatusOK, route.answer(j, req, answers))
-	}
+		return a.answer(w, route.answer(j, req, answers))
+	})
 }
 
 func (s *Server) completionRoute() openAIRoute {

@@ -14,6 +14,8 @@ type apiError struct {
 	param   string // the body field, "" when no single field is at fault
 	code    string // a short stable word for programs, "" for none
 	message string // what is wrong and what to do instead
+
+	ended request.Outcome // how the sequence ended that the error is of; "": outcome derives it
 }
 
 func (e *apiError) Error() string { return e.message }
@@ -59,7 +61,7 @@ func (q *sequence) outcomeError(finish request.Finish) *apiError {
 	if message == "" {
 		message = "request " + q.rid + " ended: " + string(finish.Outcome)
 	}
-	err := &apiError{status: finish.Outcome.HTTPStatus(), code: string(finish.Outcome), message: message}
+	err := &apiError{status: finish.Outcome.HTTPStatus(), code: string(finish.Outcome), message: message, ended: finish.Outcome}
 	if finish.Outcome == request.OutcomeInvalid && q.sampling.grammar != nil {
 		// All else that makes a request invalid was refused before it went to the rank.
 		err.param, err.code = q.sampling.grammarField, codeGrammar
@@ -68,6 +70,26 @@ func (q *sequence) outcomeError(finish request.Finish) *apiError {
 		err.param, err.code = "session_params", codeSession
 	}
 	return err
+}
+
+// outcome is how a request ends that is answered with the error.
+func (e *apiError) outcome() request.Outcome {
+	switch {
+	case e.ended != "":
+		return e.ended
+	case e.code == codeContextLength, e.status == http.StatusRequestEntityTooLarge:
+		return request.OutcomeTooLong
+	case e.status == statusClientClosed, e.status == http.StatusRequestTimeout: // a body that does not come is a client's that has gone
+		return request.OutcomeAbortedClient
+	case e.status == http.StatusServiceUnavailable:
+		return request.OutcomeRefused
+	case e.status == http.StatusGatewayTimeout:
+		return request.OutcomeTimeout
+	case e.status >= 500:
+		return request.OutcomeInternal
+	default:
+		return request.OutcomeInvalid
+	}
 }
 
 // kind is the OpenAI error type of a status.
@@ -148,14 +170,28 @@ func writeError(w http.ResponseWriter, err *apiError) {
 	writeJSON(w, err.status, err.body())
 }
 
-// writeJSON answers with a value. The write's error is dropped on purpose: it can only say that the client has gone.
+// writeJSON answers with a value.
 func writeJSON(w http.ResponseWriter, status int, value any) {
+	body, err := encodeJSON(value)
+	if err != nil {
+		status = err.status
+		body, _ = encodeJSON(err.body())
+	}
+	writeBody(w, status, body)
+}
+
+// encodeJSON gives a value as the body of an answer.
+func encodeJSON(value any) ([]byte, *apiError) {
 	body, err := json.Marshal(value)
 	if err != nil {
-		status = http.StatusInternalServerError
-		body, _ = json.Marshal(failure(status, codeInternal, "encode the answer: %v", err).body())
+		return nil, failure(http.StatusInternalServerError, codeInternal, "encode the answer: %v", err)
 	}
+	return append(body, '\n'), nil
+}
+
+// writeBody answers with JSON. The write's error is dropped on purpose: it can only say that the client has gone.
+func writeBody(w http.ResponseWriter, status int, body []byte) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_, _ = w.Write(append(body, '\n'))
+	_, _ = w.Write(body)
 }

@@ -3,6 +3,7 @@ package server
 import (
 	"github.com/sluice-dev/sluice/engine/ledger"
 	"github.com/sluice-dev/sluice/engine/metrics"
+	"github.com/sluice-dev/sluice/engine/request"
 )
 
 // Events listens to the API process; metrics.Front does. Calls come from many goroutines and must not block. Requests with
@@ -14,10 +15,18 @@ type Events interface {
 	InterToken(s metrics.Subject, nanos int64, newTokens int)
 	// Finished gets the end of a request, aborted ones included.
 	Finished(s metrics.Subject, f metrics.Finished)
+	// Requests gets sequences that clients have asked for, and some that have ended with the outcome, in the order of these
+	// events; inFlight is how many have not ended after that.
+	Requests(submitted, ended int, outcome request.Outcome, inFlight int)
 	// Aborted counts an abort that was sent to the rank.
 	Aborted()
 	// LoadsServed gets the time that one /v1/loads took.
 	LoadsServed(nanos int64)
+	// FuncLatency gets the time that one call of a function of the front took.
+	FuncLatency(name string, nanos int64)
+	// StartupTime gets the time of a phase of the start, StartupStep that of a step, of which there may be several of a name.
+	StartupTime(phase string, nanos int64)
+	StartupStep(name string, nanos int64)
 	// Violated counts a breach of a conservation law.
 	Violated(law ledger.Law)
 
@@ -25,6 +34,9 @@ type Events interface {
 	RequestStarted(endpoint, method string)
 	ResponseStarted(endpoint, method string, status int)
 	RequestEnded(endpoint, method string)
+	// RoutingKeyHeld and RoutingKeyFreed follow one request with a routing key.
+	RoutingKeyHeld(key string)
+	RoutingKeyFreed(key string)
 }
 
 var _ Events = (*metrics.Front)(nil)
@@ -37,7 +49,13 @@ func (noEvents) InterToken(metrics.Subject, int64, int)     {}
 func (noEvents) Finished(metrics.Subject, metrics.Finished) {}
 func (noEvents) Aborted()                                   {}
 func (noEvents) LoadsServed(int64)                          {}
+func (noEvents) Requests(int, int, request.Outcome, int)    {}
+func (noEvents) FuncLatency(string, int64)                  {}
+func (noEvents) StartupTime(string, int64)                  {}
+func (noEvents) StartupStep(string, int64)                  {}
 func (noEvents) Violated(ledger.Law)                        {}
 func (noEvents) RequestStarted(string, string)              {}
 func (noEvents) ResponseStarted(string, string, int)        {}
 func (noEvents) RequestEnded(string, string)                {}
+func (noEvents) RoutingKeyHeld(string)                      {}
+func (noEvents) RoutingKeyFreed(string)                     {}

@@ -64,44 +64,37 @@ type lengthReason struct {
 
 const weightVersion = "default"
 
-func (s *Server) generate(w http.ResponseWriter, r *http.Request) {
-	arrival := s.arrival()
-	e, o, err := s.receive(w, r)
+func (s *Server) generate(w http.ResponseWriter, r *http.Request, a *account) *apiError {
+	e, o, err := a.receive(w, r)
 	if err != nil {
-		writeError(w, err)
-		return
+		return err
 	}
-	defer s.dismiss()
-	req, err := s.readGenerate(r.Header, e, o, arrival)
+	req, err := s.readGenerate(r.Header, e, o, a.arrival)
 	if err != nil {
-		writeError(w, err)
-		return
+		return err
 	}
-	j, err := s.start(r.Context(), e, req.id, req.specs)
+	j, err := a.start(r, e, req.id, req.specs)
 	if err != nil {
-		writeError(w, err)
-		return
+		return err
 	}
 	if req.specs[0].streaming {
 		events, ctx, end := s.newEventStream(w, r)
 		defer end()
 		s.streamGenerate(ctx, events, j, req)
-		return
+		return nil
 	}
 	answers, err := j.collect(r.Context())
 	if err != nil {
-		writeError(w, err)
-		return
+		return err
 	}
 	list := make([]generateAnswer, len(answers))
 	for i := range answers {
 		list[i] = s.generateAnswer(j.sequences[i], req.wants[i], &answers[i])
 	}
 	if req.list {
-		writeJSON(w, http.StatusOK, list)
-		return
+		return a.answer(w, list)
 	}
-	writeJSON(w, http.StatusOK, list[0])
+	return a.answer(w, list[0])
 }
 
 // generateRequest is a body of /generate once it is read.

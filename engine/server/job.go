@@ -13,19 +13,27 @@ import (
 type job struct {
 	id        string // the client request's own: aborting what begins with it ends all sequences
 	sequences []*sequence
+	streaming bool
 }
 
 // start hands all sequences of a request to the rank, or none.
-func (s *Server) start(ctx context.Context, e *engine, id string, specs []sequenceSpec) (*job, *apiError) {
-	j := &job{id: id}
+func (s *Server) start(ctx context.Context, e *engine, id string, specs []sequenceSpec) (_ *job, err *apiError) {
+	j, failed := &job{id: id, streaming: specs[0].streaming}, panicked()
+	defer func() {
+		if failed != nil { // also by a panic
+			j.abandon(context.WithoutCancel(ctx))
+			j.settle(failed)
+		}
+	}()
 	for _, spec := range specs {
 		q, err := s.submit(ctx, e, spec)
 		if err != nil {
-			j.abandon(ctx)
+			failed = err
 			return nil, err
 		}
 		j.sequences = append(j.sequences, q)
 	}
+	failed = nil
 	return j, nil
 }
 
@@ -35,8 +43,18 @@ func (j *job) abandon(ctx context.Context) {
 	}
 }
 
+// settle ends in the books the sequences that have not ended there: in the error's outcome, or in their own.
+func (j *job) settle(err *apiError) {
+	for _, q := range j.sequences {
+		q.settle(err)
+	}
+}
+
 // stream calls each for every piece as it comes: in order for one sequence, in any order between them, never two at a
 // time. It returns when all sequences have ended. The first failure ends the others and is returned; no piece follows it.
+//
+// Sequences of a request that has failed end in its outcome, except those whose stream had come to its end before. Those of
+// one that is streamed are settled here, the others by who answers.
 func (j *job) stream(ctx context.Context, each func(index int, p piece)) *apiError {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -51,6 +69,9 @@ func (j *job) stream(ctx context.Context, each func(index int, p piece)) *apiErr
 		defer mu.Unlock()
 		if err == nil && first == nil {
 			err = q.server.protect(func() { each(index, p) })
+			if err == nil && p.finish != nil && j.streaming {
+				q.settle(nil)
+			}
 		}
 		if err != nil && first == nil {
 			first = err
@@ -61,7 +82,9 @@ func (j *job) stream(ctx context.Context, each func(index int, p piece)) *apiErr
 		for !q.ended {
 			if err := q.server.protect(func() { take(index, q) }); err != nil {
 				mu.Lock()
-				first = err
+				if first == nil {
+					first = err
+				}
 				mu.Unlock()
 				cancel()
 				q.abandon(ctx)
@@ -73,6 +96,9 @@ func (j *job) stream(ctx context.Context, each func(index int, p piece)) *apiErr
 	}
 	run(0, j.sequences[0])
 	wait.Wait()
+	if j.streaming || first != nil {
+		j.settle(first)
+	}
 	return first
 }
 

@@ -19,7 +19,11 @@ var sections = []string{"core", "memory", "spec", "lora", "disagg", "queues", "a
 // loads answers GET /v1/loads.
 func (s *Server) loads(w http.ResponseWriter, r *http.Request) {
 	begun := s.clock.Now()
-	defer func() { s.events.LoadsServed(s.clock.Now().Sub(begun)) }()
+	defer func() {
+		took := s.clock.Now().Sub(begun)
+		s.events.LoadsServed(took)
+		s.events.FuncLatency(funcLoads, took)
+	}()
 	query := r.URL.Query()
 	include, err := readInclude(query["include"])
 	if err != nil {

@@ -65,6 +65,7 @@ func (s *Server) recover(w *countedWriter, r *http.Request) {
 	if w.begun {
 		panic(http.ErrAbortHandler)
 	}
+	w.begun = true // what no handler gave is not counted as a response
 	writeError(w, panicked())
 }
 
@@ -102,17 +103,6 @@ func (s *Server) boundBody(w *countedWriter, r *http.Request) {
 	}
 	w.bodyDue = time.Now().Add(s.cfg.ClientTimeout)
 	_ = http.NewResponseController(w).SetReadDeadline(w.bodyDue) // not every server can
-}
-
-// receive reads a request's body and lets the request in; a slow sender is not in flight yet, so it does not hold up a
-// drain. Without an error the caller calls dismiss.
-func (s *Server) receive(w http.ResponseWriter, r *http.Request) (*engine, *object, *apiError) {
-	o, err := s.body(w, r)
-	if err != nil {
-		return nil, nil, err
-	}
-	e, err := s.admit()
-	return e, o, err
 }
 
 // body reads and decodes a request's body. A body over the limit is read to a few times the limit, so that a client that

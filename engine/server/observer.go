@@ -37,10 +37,12 @@ func newObserver(cfg Config, clock ledger.Clock) (*observer, error) {
 	if o.store, err = metrics.OpenStore(dir, "api"); err != nil {
 		return nil, errors.Join(fmt.Errorf("--enable-metrics: %s: %w", place, err), o.close())
 	}
-	o.events = metrics.NewFront(o.store, metrics.FrontLabels{
-		ModelName: cfg.ServedModelName, EngineType: cfg.Rank.Disagg.Mode.EngineType(), Custom: cfg.AllowedCustomLabels, Extra: cfg.ExtraMetricLabels,
+	front := metrics.NewFront(o.store, metrics.FrontLabels{
+		ModelName: cfg.ServedModelName, EngineType: cfg.Rank.Disagg.Mode.EngineType(), Priority: cfg.Rank.Priority.Enabled,
+		Custom: cfg.AllowedCustomLabels, Extra: cfg.ExtraMetricLabels,
 	}, cfg.Buckets, clock)
-	o.gatherer = metrics.NewGatherer(dir)
+	o.events, o.gatherer = front, metrics.NewGatherer(dir)
+	o.gatherer.Guard(o.store, front.Cut())
 	o.exposition = metrics.Handler(o.gatherer)
 	return o, nil
 }

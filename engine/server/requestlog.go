@@ -62,21 +62,28 @@ func (l *requestLog) received(q *sequence) {
 	l.log.Info("request received", args...)
 }
 
+// refused writes the line of a request that ended before it was at the rank.
+func (l *requestLog) refused(err *apiError) {
+	if _, on := l.level(); on {
+		l.log.Info("request refused", "outcome", string(err.outcome()), "status", err.status, "message", err.message)
+	}
+}
+
 // ended writes the line of a sequence's end.
-func (l *requestLog) ended(q *sequence, finish request.Finish) {
+func (l *requestLog) ended(q *sequence, outcome request.Outcome, message string) {
 	level, on := l.level()
 	if !on || q.uncounted || q.unlogged {
 		return
 	}
 	args := []any{
-		"rid", q.rid, "outcome", string(finish.Outcome), "prompt_tokens", q.promptTokens, "cached_tokens", q.cachedTokens,
+		"rid", q.rid, "outcome", string(outcome), "prompt_tokens", q.promptTokens, "cached_tokens", q.cachedTokens,
 		"completion_tokens", q.completionTokens, "retractions", q.retractions,
 	}
 	if nanos, ok := q.timeline.EndToEnd(); ok {
 		args = append(args, "e2e_seconds", float64(nanos)/1e9)
 	}
-	if finish.Message != "" {
-		args = append(args, "message", finish.Message)
+	if message != "" {
+		args = append(args, "message", message)
 	}
 	if level >= 2 && q.said != nil {
 		args = append(args, "answer", clipAt(q.said.String(), level))

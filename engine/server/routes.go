@@ -43,7 +43,7 @@ func (s *Server) rows() []route {
 	rows := []route{
 		{"/v1/completions", onlyPost, accessUser, s.serveOpenAI(s.completionRoute())},
 		{"/v1/chat/completions", onlyPost, accessUser, s.serveOpenAI(s.chatRoute())},
-		{"/generate", postOrPut, accessUser, s.generate},
+		{"/generate", postOrPut, accessUser, s.inference(s.generate)},
 		{"/v1/models", onlyGet, accessUser, s.models},
 		{"/v1/models/{model}", onlyGet, accessUser, s.model},
 		{"/v1/tokenize", onlyPost, accessUser, s.tokenize},
@@ -135,6 +135,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer answer.allow() // for what the server itself writes at the end
 	s.events.RequestStarted(endpoint, method)
 	defer s.events.RequestEnded(endpoint, method)
+	if key := r.Header.Get(routingKeyHeader); key != "" {
+		s.events.RoutingKeyHeld(key)
+		defer s.events.RoutingKeyFreed(key)
+	}
 	defer s.recover(answer, r)
 	switch {
 	case found == nil:

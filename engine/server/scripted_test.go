@@ -316,8 +316,23 @@ type (
 		S metrics.Subject
 		F metrics.Finished
 	}
-	aborted      struct{}
-	loaded       struct{}
+	aborted struct{}
+	loaded  struct{}
+	counted struct {
+		Submitted, Ended int
+		Outcome          request.Outcome
+		InFlight         int
+	}
+	timed struct {
+		Name  string
+		Nanos int64
+	}
+	startedIn struct {
+		Phase string
+		Nanos int64
+	}
+	keyHeld      string
+	keyFreed     string
 	httpBegun    struct{ Endpoint, Method string }
 	httpEnded    struct{ Endpoint, Method string }
 	httpAnswered struct {
@@ -348,7 +363,15 @@ func (r *recorder) RequestStarted(endpoint, method string)           { r.add(htt
 func (r *recorder) ResponseStarted(endpoint, method string, status int) {
 	r.add(httpAnswered{endpoint, method, status})
 }
-func (r *recorder) RequestEnded(endpoint, method string) { r.add(httpEnded{endpoint, method}) }
+func (r *recorder) Requests(submitted, ended int, outcome request.Outcome, inFlight int) {
+	r.add(counted{submitted, ended, outcome, inFlight})
+}
+func (r *recorder) FuncLatency(name string, nanos int64)  { r.add(timed{name, nanos}) }
+func (r *recorder) StartupTime(phase string, nanos int64) { r.add(startedIn{phase, nanos}) }
+func (r *recorder) StartupStep(name string, nanos int64)  { r.add(startedIn{name, nanos}) }
+func (r *recorder) RoutingKeyHeld(key string)             { r.add(keyHeld(key)) }
+func (r *recorder) RoutingKeyFreed(key string)            { r.add(keyFreed(key)) }
+func (r *recorder) RequestEnded(endpoint, method string)  { r.add(httpEnded{endpoint, method}) }
 
 var errRankDied = errors.New("rank 0 (pid 4711) ended: signal: killed")
 

@@ -30,10 +30,11 @@ type sequenceSpec struct {
 	unlogged   bool              // no_logs: nothing of it reaches the log
 	labels     map[string]string // the client's custom labels, allowed keys only
 	timeline   ledger.Timeline   // in StageTokenize since the request's arrival
+	entry      *entry            // in the books; nil: none
 }
 
 // sequence is a sequence that the rank is working on. One goroutine owns it. It ends exactly once: with the piece that has
-// a finish, with an error of next, or with abandon.
+// a finish, with an error of next, or with abandon. After that it is settled once, when it is known what the client gets.
 type sequence struct {
 	sequenceSpec
 	server *Server
@@ -42,8 +43,10 @@ type sequence struct {
 	text   answerText
 
 	promptTokens, cachedTokens, retractions int
-	completionTokens                        int // of the last piece; baseline of the inter-token latency
-	ended                                   bool
+	completionTokens                        int              // of the last piece; baseline of the inter-token latency
+	finish                                  *request.Finish  // how it ended at the rank; nil: it lives
+	ended                                   bool             // nothing of it is left at the rank, and the rid is free
+	settled                                 bool             // it has ended in the books
 	said                                    *strings.Builder // the answer for the request log; nil: not wanted
 }
 
@@ -69,14 +72,18 @@ func (s *Server) submit(ctx context.Context, e *engine, spec sequenceSpec) (*seq
 	if !s.claim(spec.rid) {
 		return nil, badField("rid", "%q is in use by a running request: send another or leave it out", spec.rid)
 	}
-	q.timeline.Move(ledger.StageAPIServerDispatch)
+	defer func() { // also after a panic
+		if q.stream == nil {
+			q.end()
+		}
+	}()
+	q.time(funcTokenize, q.timeline.Move(ledger.StageAPIServerDispatch))
 	stream, err := e.rank.Submit(ctx, &request.Request{
 		RID: spec.rid, PromptIDs: spec.prompt, Sampling: spec.sampling.Sampling, Grammar: spec.sampling.grammar, Logprobs: spec.logprobs,
 		Session: spec.turn, Bootstrap: spec.bootstrap, Priority: spec.priority, DPRank: spec.dpRank, CacheKey: spec.cacheKey,
 		RoutingKey: spec.routingKey, LogMetrics: !spec.uncounted, ReceivedWallNanos: s.clock.Wall(q.timeline.Started()),
 	})
 	if err != nil {
-		q.end()
 		switch {
 		case ctx.Err() != nil:
 			return nil, clientGone()
@@ -93,13 +100,20 @@ func (s *Server) submit(ctx context.Context, e *engine, spec sequenceSpec) (*seq
 			s.log.Warn("abort a request that was aborted on its way", "rid", spec.rid, "error", err)
 		}
 	}
-	q.timeline.Move(ledger.StageAwaitOutput)
+	q.time(funcDispatch, q.timeline.Move(ledger.StageAwaitOutput))
 	q.stream = stream
 	if level, on := s.requests.level(); on && level >= 2 {
 		q.said = &strings.Builder{}
 	}
 	s.requests.received(q)
 	return q, nil
+}
+
+// time reports a stage as the time of a function.
+func (q *sequence) time(function string, s ledger.Slice) {
+	if !q.uncounted {
+		q.server.events.FuncLatency(function, s.Nanos())
+	}
 }
 
 func clientGone() *apiError {
@@ -125,8 +139,21 @@ func (q *sequence) next(ctx context.Context) (piece, *apiError) {
 	return p, nil
 }
 
-// take books one output of the rank: time, counts and text.
+// take books one output of the rank and turns its tokens into text.
 func (q *sequence) take(out request.Output) piece {
+	p := piece{ids: out.TokenIDs, logprobs: out.Logprobs, promptLogprobs: out.PromptLogprobs, finish: out.Finish}
+	if out.Finish == nil || out.Finish.Type != request.FinishAbort {
+		p.text = q.text.push(out.TokenIDs, out.Finish)
+	}
+	if q.said != nil {
+		q.said.WriteString(p.text)
+	}
+	q.book(out)
+	return p
+}
+
+// book keeps the time and the counts of one output of the rank.
+func (q *sequence) book(out request.Output) {
 	q.promptTokens, q.cachedTokens, q.retractions = out.PromptTokens, out.CachedTokens, out.Retractions
 	aborted := out.Finish != nil && out.Finish.Type == request.FinishAbort
 	if !aborted { // an abort is no proof that the rank computes
@@ -134,23 +161,15 @@ func (q *sequence) take(out request.Output) piece {
 		q.keepTime(out.CompletionTokens)
 	}
 	q.completionTokens = out.CompletionTokens
-	p := piece{ids: out.TokenIDs, logprobs: out.Logprobs, promptLogprobs: out.PromptLogprobs, finish: out.Finish}
-	if !aborted {
-		p.text = q.text.push(out.TokenIDs, out.Finish)
-	}
-	if q.said != nil {
-		q.said.WriteString(p.text)
-	}
 	if out.Finish != nil {
 		q.timeline.Move(ledger.StageDone)
+		q.finish = out.Finish
 		q.count()
-		q.server.requests.ended(q, *out.Finish)
 		if q.turn != nil && !aborted {
 			q.server.sessions.turned(q.turn.SessionID)
 		}
 		q.end()
 	}
-	return p
 }
 
 // keepTime moves the timeline at an output and reports the two latencies that are known at once. A prefill engine has
@@ -177,7 +196,7 @@ func (q *sequence) count() {
 	if q.uncounted {
 		return
 	}
-	done := metrics.Finished{PromptTokens: q.promptTokens, CompletionTokens: q.completionTokens, CachedTokens: q.cachedTokens}
+	done := metrics.Finished{PromptTokens: q.promptTokens, CompletionTokens: q.completionTokens, CachedTokens: q.cachedTokens, Structured: q.sampling.grammar != nil}
 	done.E2ENanos, _ = q.timeline.EndToEnd()
 	if perToken, ok := q.timeline.TimePerOutputToken(q.completionTokens); ok {
 		done.TPOTNanos = perToken
@@ -186,21 +205,46 @@ func (q *sequence) count() {
 }
 
 func (q *sequence) subject() metrics.Subject {
-	return metrics.Subject{Streaming: q.streaming, Custom: q.labels}
+	priority := q.priority
+	if priority == nil {
+		priority = q.server.cfg.Rank.Priority.Default
+	}
+	return metrics.Subject{Streaming: q.streaming, Priority: priority, Custom: q.labels}
 }
 
-// abandon ends a sequence whose client has gone: the rank frees its pages at once, and its last output is still counted.
+// settle ends the sequence in the books and in the request log, once: in the outcome of the error that the client gets, or
+// without one as the rank says.
+func (q *sequence) settle(err *apiError) {
+	if q.settled {
+		return
+	}
+	q.settled = true
+	outcome, message := request.OutcomeInternal, ""
+	switch {
+	case err != nil:
+		outcome, message = err.outcome(), err.message
+	case q.finish != nil:
+		outcome, message = q.finish.Outcome, q.finish.Message
+	}
+	if q.entry != nil {
+		q.server.books.end(q.entry, outcome)
+	}
+	q.server.requests.ended(q, outcome, message)
+}
+
+// abandon ends a sequence whose client has gone, or whose request has failed: the rank frees its pages at once, and its last
+// output is still counted.
 func (q *sequence) abandon(ctx context.Context) {
 	if q.ended {
 		return
-	}
-	if !q.uncounted {
-		q.server.events.Aborted()
 	}
 	if err := q.engine.rank.Abort(q.rid, request.OutcomeAbortedClient); err != nil {
 		q.server.log.Warn("abort a request whose client has gone", "rid", q.rid, "error", err)
 		q.end()
 		return
+	}
+	if !q.uncounted {
+		q.server.events.Aborted()
 	}
 	lost := context.WithoutCancel(ctx) // the stream ends by itself: with the finish, or with the rank
 	for !q.ended {
@@ -209,7 +253,7 @@ func (q *sequence) abandon(ctx context.Context) {
 			q.end()
 			return
 		}
-		q.take(out)
+		q.book(out)
 	}
 }
 

@@ -57,6 +57,7 @@ type Server struct {
 	clock   ledger.Clock
 	log     *slog.Logger
 
+	books    *books
 	requests *requestLog
 	state    *liveState
 	profiles *profile.Recorder // of this process
@@ -121,6 +122,7 @@ func New(cfg Config, o Options) *Server {
 	if s.log == nil {
 		s.log = slog.Default()
 	}
+	s.books = newBooks(s.events, s.log)
 	s.requests, s.state, s.profiles = newRequestLog(s.log, cfg.LogRequests, cfg.LogRequestsLevel), newLiveState(cfg), profile.NewRecorder("api")
 	s.started = s.clock.Now()
 	s.routes = s.table()
@@ -212,7 +214,11 @@ func (s *Server) dismiss() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.inFlight--
-	if s.inFlight == 0 && s.idle != nil {
+	if s.inFlight > 0 {
+		return
+	}
+	s.books.checkEmpty() // whoever has an entry there is admitted
+	if s.idle != nil {
 		close(s.idle)
 		s.idle = nil
 	}

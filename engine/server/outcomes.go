@@ -1,0 +1,128 @@
+package server
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+
+	"github.com/sluice-dev/sluice/engine/kvcache"
+	"github.com/sluice-dev/sluice/engine/ledger"
+	"github.com/sluice-dev/sluice/engine/request"
+)
+
+// books keep account of the sequences that clients asked for: each is entered once and ends in exactly one outcome (law E3).
+//
+//	submitted = Σ ended + len(open)
+type books struct {
+	events Events
+	log    *slog.Logger
+
+	mu        sync.Mutex
+	submitted int
+	ended     map[request.Outcome]int
+	open      map[*entry]bool
+}
+
+// entry is one sequence in the books.
+type entry struct{ _ byte } // not empty, so that no two are at the same address
+
+func newBooks(events Events, log *slog.Logger) *books {
+	return &books{events: events, log: log, ended: map[request.Outcome]int{}, open: map[*entry]bool{}}
+}
+
+// enter books n sequences that a client asks for.
+func (b *books) enter(n int) []*entry {
+	entries := make([]*entry, n)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i := range entries {
+		entries[i] = &entry{}
+		b.open[entries[i]] = true
+	}
+	b.book(n, 0, "")
+	return entries
+}
+
+// end books that a sequence has ended.
+func (b *books) end(e *entry, outcome request.Outcome) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.open, e)
+	b.book(0, 1, outcome)
+}
+
+// endOpen books the end of those of entries that have not ended.
+func (b *books) endOpen(entries []*entry, outcome request.Outcome) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := 0
+	for _, e := range entries {
+		if b.open[e] {
+			delete(b.open, e)
+			n++
+		}
+	}
+	if n > 0 {
+		b.book(0, n, outcome)
+	}
+}
+
+// refuse books a request that ends as soon as it comes.
+func (b *books) refuse(outcome request.Outcome) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.book(1, 1, outcome)
+}
+
+// book counts and tells, and checks the sum. The caller holds the lock and has changed open.
+func (b *books) book(submitted, ended int, outcome request.Outcome) {
+	if ended > 0 && !slices.Contains(request.Outcomes(), outcome) {
+		b.log.Error("a request ended in an outcome that does not exist: it counts as an internal error", "outcome", string(outcome))
+		outcome = request.OutcomeInternal
+	}
+	b.submitted += submitted
+	if ended > 0 {
+		b.ended[outcome] += ended
+	}
+	b.events.Requests(submitted, ended, outcome, len(b.open))
+	b.check()
+}
+
+// check compares the sum, which the set of open entries enters on its own.
+func (b *books) check() {
+	sum := len(b.open)
+	for _, n := range b.ended {
+		sum += n
+	}
+	if sum != b.submitted {
+		b.violated()
+	}
+}
+
+// checkEmpty is called when no client request is being answered: then no sequence can be open.
+func (b *books) checkEmpty() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.open) > 0 {
+		b.violated()
+		b.endLost()
+	}
+}
+
+// endLost ends what nobody will end any more.
+func (b *books) endLost() {
+	n := len(b.open)
+	clear(b.open)
+	b.ended[request.OutcomeInternal] += n
+	b.events.Requests(0, n, request.OutcomeInternal, 0)
+}
+
+func (b *books) violated() {
+	b.events.Violated(ledger.LawOutcomes)
+	b.log.Error("a conservation law does not hold", "law", ledger.LawOutcomes.Number(), "name", ledger.LawOutcomes.String(),
+		"submitted", b.submitted, "ended", fmt.Sprint(b.ended), "in_flight", len(b.open))
+	if kvcache.Invariants {
+		panic("server: submitted requests are not those that ended and those in flight")
+	}
+}
