@@ -26,7 +26,9 @@ const MaxFirstBytes = maxFirstBytes
 
 // FirstLogprobsBytes is how many of MaxFirstBytes the logprobs of so many positions take, the sampled token's included,
 // with so many further tokens each.
-func FirstLogprobsBytes(positions, further int) int { return firstBytes + 4 + positions*(positionBytes+8*further) }
+func FirstLogprobsBytes(positions, further int) int {
+	return firstBytes + 4 + positions*(positionBytes+8*further)
+}
 
 // positionBytes are those of a position without further tokens.
 const positionBytes = 8 + 4

@@ -310,14 +310,14 @@ func TestPrivateDir(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	info, err := os.Stat(a)
+	info, err := os.Stat(a.Path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a == b || filepath.Dir(a) != base || info.Mode().Perm() != 0o700 {
-		t.Errorf("directories %s and %s with mode %v", a, b, info.Mode())
+	if a.Path == b.Path || filepath.Dir(a.Path) != base || info.Mode().Perm() != 0o700 {
+		t.Errorf("directories %s and %s with mode %v", a.Path, b.Path, info.Mode())
 	}
-	store := openStore(t, a, "rank/0 of \"x\"")
+	store := openStore(t, a.Path, "rank/0 of \"x\"")
 	info, err = os.Stat(store.Path())
 	if err != nil {
 		t.Fatal(err)
@@ -327,28 +327,28 @@ func TestPrivateDir(t *testing.T) {
 	}
 }
 
-// What a killed engine left in the temporary directory goes when the next one starts; what may still be used stays.
-func TestPrivateDirSweeps(t *testing.T) {
+// What a killed engine left goes when the next one starts; what may still be used stays.
+func TestRemoveLeftOver(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
-	dir := func() string {
-		d, err := PrivateDir("")
+	base := t.TempDir()
+	abandoned := func(place string) string { // as a killed owner leaves it
+		dir, err := os.MkdirTemp(place, dirPrefix)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return d
+		return dir
 	}
-	left, half, live, empty, foreign := dir(), dir(), dir(), dir(), dir()
-	killed := startWriter(t, left)
-	killed.write(1)
-	other := startWriter(t, half)
-	other.write(1)
-	far := startWriter(t, foreign)
-	far.write(1)
+	left, based, half, empty, foreign := abandoned(""), abandoned(base), abandoned(""), abandoned(""), abandoned("")
+	owned, err := PrivateDir("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{left, based, half, foreign} {
+		killed := startWriter(t, dir)
+		killed.write(1)
+		killed.kill()
+	}
 	startWriter(t, half).write(1)
-	startWriter(t, live).write(1)
-	killed.kill()
-	other.kill()
-	far.kill()
 	files, err := filepath.Glob(filepath.Join(foreign, "*"))
 	if err != nil || len(files) != 1 {
 		t.Fatal(files, err)
@@ -357,16 +357,19 @@ func TestPrivateDirSweeps(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	data[offSpace]++ // another container's process: whether it lives can't be told from here
+	data[offSpace]++ // another container's process: the folder has no owner, so it is dead
 	if err := os.WriteFile(files[0], data, 0o600); err != nil {
 		t.Fatal(err)
 	}
 
-	next := dir()
-	for path, want := range map[string]bool{left: false, half: true, live: true, empty: true, foreign: true, next: true} {
+	RemoveLeftOver(base)
+	for path, want := range map[string]bool{left: false, based: false, half: true, empty: false, foreign: false, owned.Path: true} {
 		if _, err := os.Stat(path); (err == nil) != want {
 			t.Errorf("%s: %v, want it there: %v", path, err, want)
 		}
+	}
+	if err := owned.Remove(); err != nil {
+		t.Error(err)
 	}
 }
 

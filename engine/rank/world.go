@@ -63,8 +63,8 @@ func startWorld(ctx context.Context, cfg Config, command func() *exec.Cmd) (w *W
 	if err != nil {
 		return nil, fmt.Errorf("start the ranks: %w", err)
 	}
-	defer func() { err = errors.Join(err, meeting.remove()) }()
-	cfg.MeetingDir = meeting.dir
+	defer func() { err = errors.Join(err, meeting.Remove()) }()
+	cfg.MeetingDir = meeting.Path
 	from, to := cfg.localRanks()
 	w = &World{
 		ranks: make([]*Process, to-from), failed: make(chan struct{}), doomed: make(chan struct{}), done: make(chan struct{}),

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-dev/sluice/engine/ledger"
 	"github.com/sluice-dev/sluice/engine/metrics"
+	"github.com/sluice-dev/sluice/internal/folder"
 )
 
 // observer is the replica's side of the metrics: who listens to the server, what /metrics serves, and the directory where
@@ -17,6 +18,7 @@ type observer struct {
 	exposition http.Handler
 	dir        string
 
+	private  *folder.Folder // that dir is the path of
 	store    *metrics.Store
 	gatherer *metrics.Gatherer
 }
@@ -29,11 +31,12 @@ func newObserver(cfg Config, clock ledger.Clock) (*observer, error) {
 	if cfg.MetricsDir == "" {
 		place = fmt.Sprintf("the temporary directory is %s: set TMPDIR or PROMETHEUS_MULTIPROC_DIR to one with space that can be written", os.TempDir())
 	}
-	dir, err := metrics.PrivateDir(cfg.MetricsDir)
+	private, err := metrics.PrivateDir(cfg.MetricsDir)
 	if err != nil {
 		return nil, fmt.Errorf("--enable-metrics: %s: %w", place, err)
 	}
-	o := &observer{dir: dir}
+	dir := private.Path
+	o := &observer{private: private, dir: dir}
 	if o.store, err = metrics.OpenStore(dir, "api"); err != nil {
 		return nil, errors.Join(fmt.Errorf("--enable-metrics: %s: %w", place, err), o.close())
 	}
@@ -56,8 +59,8 @@ func (o *observer) close() error {
 	if o.store != nil {
 		errs = append(errs, o.store.Close())
 	}
-	if o.dir != "" {
-		errs = append(errs, os.RemoveAll(o.dir))
+	if o.private != nil {
+		errs = append(errs, o.private.Remove())
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("close the metrics: %w", err)

@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-dev/sluice/engine/disagg"
 	"github.com/sluice-dev/sluice/engine/dp"
 	"github.com/sluice-dev/sluice/engine/ledger"
+	"github.com/sluice-dev/sluice/engine/metrics"
 	"github.com/sluice-dev/sluice/engine/rank"
 	"github.com/sluice-dev/sluice/engine/tokenizer"
 )
@@ -52,6 +53,8 @@ func Serve(ctx context.Context, cfg Config, run Runtime) (err error) {
 		return err
 	}
 	run = run.withDefaults()
+	metrics.RemoveLeftOver(cfg.MetricsDir)
+	rank.RemoveLeftOver()
 	if cfg.NodeRank > 0 {
 		return serveNode(ctx, cfg, run)
 	}

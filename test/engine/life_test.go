@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -215,5 +216,38 @@ func TestInitModel(t *testing.T) {
 	}
 	if text, err := make("--out", filepath.Join(dir, "c"), "--arch", "other"); err == nil || !strings.Contains(text, "--arch") {
 		t.Errorf("another architecture: %v: %s", err, text)
+	}
+}
+
+// TestKilledEngineLeavesNothingForLong: the folders of an engine that was killed go with the next start, whatever its flags;
+// those of one that lives stay.
+func TestKilledEngineLeavesNothingForLong(t *testing.T) {
+	temp := t.TempDir()
+	folders := func() []string {
+		found, err := filepath.Glob(filepath.Join(temp, "sluice-*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found
+	}
+	killed := startIn(t, temp, "--enable-metrics", "--tp-size", "2")
+	ranks := killed.rankPIDs()[0]
+	left := folders()
+	if len(left) != 1 {
+		t.Fatalf("the folders %v", left)
+	}
+	living := startIn(t, temp, "--enable-metrics")
+	killed.signal(syscall.SIGKILL)
+	killed.exit()
+	eventually(t, "its ranks have ended", func() bool { return !slices.ContainsFunc(ranks, alive) })
+	if now := folders(); len(now) != 2 || !slices.Contains(now, left[0]) {
+		t.Fatalf("the folders %v after the kill", now)
+	}
+	startIn(t, temp)
+	if now := folders(); len(now) != 1 || now[0] == left[0] {
+		t.Errorf("the folders %v after the next start, of them %v of the killed engine", now, left)
+	}
+	if status := living.status("/metrics"); status != http.StatusOK {
+		t.Errorf("the metrics of the living engine: status %d", status)
 	}
 }

@@ -103,14 +103,19 @@ var listening = regexp.MustCompile(`msg=listening address=(\S+)(?: bootstrap=\S+
 // launch starts an engine on a free port, without waiting until it serves.
 func launch(t testing.TB, flags ...string) *replica {
 	t.Helper()
+	return launchIn(t, filepath.Dir(binary), flags...) // a killed engine can't remove its files; they go with the binary
+}
+
+// launchIn is launch with a temporary directory of the engine's own.
+func launchIn(t testing.TB, temp string, flags ...string) *replica {
+	t.Helper()
 	if err := noteSources("../../cmd/engine"); err != nil {
 		t.Fatal(err)
 	}
 	args := append([]string{"serve", "--model-path", model, "--served-model-name", "tiny", "--port", "0", "--threads", "1", "--max-total-tokens", "4096"}, flags...)
 	r := &replica{t: t, command: exec.Command(binary, args...), log: &logBuffer{}, exited: make(chan struct{})}
 	r.command.Stderr = r.log
-	// A killed engine can't remove its files; they go with the binary.
-	r.command.Env = append(os.Environ(), "TMPDIR="+filepath.Dir(binary))
+	r.command.Env = append(os.Environ(), "TMPDIR="+temp)
 	if err := r.command.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +136,13 @@ func launch(t testing.TB, flags ...string) *replica {
 // start launches an engine and waits until it is healthy.
 func start(t testing.TB, flags ...string) *replica {
 	t.Helper()
-	r := launch(t, flags...)
+	return startIn(t, filepath.Dir(binary), flags...)
+}
+
+// startIn is start with a temporary directory of the engine's own.
+func startIn(t testing.TB, temp string, flags ...string) *replica {
+	t.Helper()
+	r := launchIn(t, temp, flags...)
 	r.wait("it listens", func() bool {
 		found := listening.FindStringSubmatch(r.log.String())
 		if found == nil {
