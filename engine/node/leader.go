@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 )
 
 // Leader is node 0's view of the others. Safe for concurrent use.
@@ -44,12 +45,17 @@ func Listen(cfg Config, log func(what string, args ...any)) (*Leader, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for the other nodes at --dist-init-addr %s: %w", cfg.Address, err)
 	}
+	return listenOn(ln, cfg, log), nil
+}
+
+// listenOn takes nodes from ln, which it closes in the end.
+func listenOn(ln net.Listener, cfg Config, log func(what string, args ...any)) *Leader {
 	l := &Leader{
 		cfg: cfg, listener: ln, log: log, members: map[int]*line{}, ready: map[int]bool{}, greeting: map[net.Conn]struct{}{},
 		lost: make(chan struct{}), changed: make(chan struct{}, 1),
 	}
 	l.running.Go(l.accept)
-	return l, nil
+	return l
 }
 
 // Addr is where the leader listens.
@@ -60,8 +66,13 @@ const maxGreeting = 64 // connections that have not proved the secret yet
 func (l *Leader) accept() {
 	for {
 		conn, err := l.listener.Accept()
-		if err != nil {
-			return // closed
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // out of descriptors: it may pass
+			t := time.NewTimer(firstPause)
+			<-t.C
+			continue
 		}
 		l.mu.Lock()
 		if l.ended || len(l.greeting) >= maxGreeting {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -199,6 +200,44 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("the first gets %v", j.err)
 		}
 	})
+}
+
+// flaky is a listener that fails some times before it works.
+type flaky struct {
+	net.Listener
+	failures int
+}
+
+func (f *flaky) Accept() (net.Conn, error) {
+	if f.failures > 0 {
+		f.failures--
+		return nil, &net.OpError{Op: "accept", Err: syscall.EMFILE}
+	}
+	return f.Listener.Accept()
+}
+
+// TestAcceptFails: a machine that is out of descriptors for a moment does not shut the other nodes out.
+func TestAcceptFails(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := Config{Nodes: 2, Secret: []byte("s"), Address: ln.Addr().String()}.Validate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := listenOn(&flaky{Listener: ln, failures: 3}, cfg, func(string, ...any) {})
+	t.Cleanup(func() { l.End(nil) })
+	other := join(t, cfg, 1)
+	if err := l.Gather(waiting(t)); err != nil {
+		t.Fatal(err)
+	}
+	l.Start([]byte("go"))
+	m := <-other
+	if m.err != nil || m.orders != "go" {
+		t.Fatalf("the node got %q, %v", m.orders, m.err)
+	}
+	m.Close()
 }
 
 func TestMissingNodesAreNamed(t *testing.T) {
