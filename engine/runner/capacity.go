@@ -82,6 +82,8 @@ func (c Config) capacity(info Info, freeBytes int64) (poolPages, error) {
 
 // most gives the largest capacity in full pages, up to limit, that fits into a budget; 0 when none does.
 func (c Config) most(info Info, budgetBytes int64, limit int) int {
+	onePage := int64(info.PageBytesPerLayer) * int64(info.NumLayers)
+	limit = int(min(int64(limit), math.MaxInt64/max(1, onePage))) // what is more has no number of bytes
 	fits := func(full int) bool { return info.bytes(c.pools(info, full)) <= budgetBytes }
 	if fits(limit) {
 		return limit

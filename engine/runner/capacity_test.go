@@ -71,7 +71,8 @@ func TestCapacity(t *testing.T) {
 func TestCapacityOfTwoPools(t *testing.T) {
 	// Three layers of 100 bytes a page, the first and the last windowed: a page of each pool is 100 and 200 bytes.
 	mixed := Info{NumLayers: 3, PageBytesPerLayer: 100, ContextLength: 1 << 20, WeightBytes: 1000, WindowTokens: 20, Windowed: []bool{true, false, true}}
-	none, all := mixed, mixed
+	none, all, vast := mixed, mixed, mixed
+	vast.PageBytesPerLayer = 1 << 33
 	none.Windowed, all.Windowed = []bool{false, false, false}, []bool{true, true, true}
 	tests := []struct {
 		name, reason string
@@ -86,6 +87,8 @@ func TestCapacityOfTwoPools(t *testing.T) {
 		{"just fits", "100*100 + 80*200", mixed, Config{PageSize: 16, MaxTotalTokens: 1600}, 27000, poolPages{100, 80}, ""},
 		{"too much", "", mixed, Config{PageSize: 16, MaxTotalTokens: 1600}, 26999, poolPages{},
 			"max total tokens is 1600: 26999 free bytes, less 1000 of weights, hold 1584 tokens of KV: lower it, or set 0 to derive it"},
+		{"absurd", "2^31 pages of 2^33 bytes must not wrap", vast, Config{PageSize: 16, MaxTotalTokens: math.MaxInt}, 27000, poolPages{},
+			"max total tokens is 9223372036854775807: 27000 free bytes, less 1000 of weights, hold 0 tokens of KV: lower it, or set 0 to derive it"},
 		{"derived", "half of 54000 less 1000", mixed, Config{PageSize: 16}, 54000, poolPages{100, 80}, ""},
 		{"a stage without windowed layers", "still the pool of the others", none, Config{PageSize: 16, MaxTotalTokens: 1600}, 31000, poolPages{100, 80}, ""},
 		{"windowed layers alone", "only the window's pages take memory", all, Config{PageSize: 16, MaxTotalTokens: 1600}, 25000, poolPages{100, 80}, ""},
