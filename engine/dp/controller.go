@@ -38,8 +38,8 @@ type placed struct {
 	stream *rank.Stream // nil until the rank has taken the request
 }
 
-// New makes the controller of ranks, the clients by DP rank, at least one. It owns them from now on, also when it gives an
-// error: they don't belong together then, and the caller closes them. method is resolved.
+// New makes the controller of ranks, the clients by DP rank, at least one, and owns them from now on. With an error, which
+// says why they don't belong together, they stay the caller's. method is resolved.
 func New(ranks []rank.Client, method Method) (*Controller, error) {
 	if len(ranks) == 0 {
 		return nil, errors.New("DP controller: there are no DP ranks: --dp-size is at least 1")
