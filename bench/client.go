@@ -84,7 +84,7 @@ func (c *Client) exchange(ctx context.Context, body []byte, f *follower) error {
 		return statusError(response)
 	}
 	if !c.Target.Stream {
-		data, err := io.ReadAll(response.Body)
+		data, err := io.ReadAll(io.LimitReader(response.Body, maxEventBytes)) // what is cut is no JSON
 		if err != nil {
 			return err
 		}
@@ -117,8 +117,14 @@ func (c *Client) exchange(ctx context.Context, body []byte, f *follower) error {
 	}
 }
 
+// post sends a JSON body.
 func (c *Client) post(ctx context.Context, path string, body []byte) (*http.Response, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.URL+path, bytes.NewReader(body))
+	return c.send(ctx, http.MethodPost, path, body)
+}
+
+// send sends a request with the target's headers; nil is no body.
+func (c *Client) send(ctx context.Context, method, path string, body []byte) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, method, c.URL+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +134,9 @@ func (c *Client) post(ctx context.Context, path string, body []byte) (*http.Resp
 	if host := c.Target.Header.Get("Host"); host != "" {
 		request.Host = host
 	}
-	request.Header.Set("Content-Type", "application/json")
+	if method == http.MethodPost {
+		request.Header.Set("Content-Type", "application/json")
+	}
 	return c.HTTP.Do(request)
 }
 

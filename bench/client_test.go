@@ -271,8 +271,13 @@ func TestModel(t *testing.T) {
 		`nonsense`:    "error: /v1/models: ",
 	}
 	for answer, want := range answers {
-		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(answer)) }))
-		c := &Client{URL: server.URL, HTTP: NewHTTP()}
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Host != "models.example" || r.Header.Get("X-Team") != "a" {
+				t.Errorf("host %s, header %v: want those of the target", r.Host, r.Header)
+			}
+			_, _ = w.Write([]byte(answer))
+		}))
+		c := &Client{URL: server.URL, HTTP: NewHTTP(), Target: Target{Header: http.Header{"Host": {"models.example"}, "X-Team": {"a"}}}}
 		got, err := c.Model(t.Context())
 		c.HTTP.CloseIdleConnections()
 		server.Close()

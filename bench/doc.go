@@ -5,7 +5,7 @@
 // them, and the statistics. It must not know the engine, the operator or a cluster: a server is a URL. cmd/bench calls it.
 //
 // Reading order: load.go (what is asked for), plan.go (the requests that follow from it), text.go (their prompts),
-// target.go and client.go (one request on the wire), run.go (all of them), summary.go and ratio.go (numbers), table.go.
+// target.go and client.go (one request on the wire), run.go (all of them), summary.go and ratio.go (numbers), report.go.
 //
 // # What is measured
 //

@@ -14,14 +14,7 @@ import (
 
 // Model asks the server for the name of its first model.
 func (c *Client) Model(ctx context.Context) (string, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.URL+"/v1/models", nil)
-	if err != nil {
-		return "", err
-	}
-	for name, values := range c.Target.Header {
-		request.Header[name] = values
-	}
-	response, err := c.HTTP.Do(request)
+	response, err := c.send(ctx, http.MethodGet, "/v1/models", nil)
 	if err != nil {
 		return "", err
 	}
