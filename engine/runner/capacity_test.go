@@ -140,7 +140,7 @@ func TestNewRefusesBadConfigs(t *testing.T) {
 		{"capacity", Config{ModelDir: dir, PageSize: 16, MaxTotalTokens: 15}, "runner config: max total tokens is 15: want 0 (from memory) or at least a page of 16"},
 		{"fraction", Config{ModelDir: dir, PageSize: 16, MemFraction: 1.5}, "runner config: memory fraction is 1.5: want 0 (the default, 0.5) to 1"},
 		{"window ratio", Config{ModelDir: dir, PageSize: 16, WindowRatio: 1.5}, "runner config: ratio of window tokens is 1.5: want 0 (the default, 0.8) to 1 for --swa-full-tokens-ratio"},
-		{"threads", Config{ModelDir: dir, PageSize: 16, Threads: -1}, "start device: threads is -1: want 0 (one per CPU) or more"},
+		{"threads", Config{ModelDir: dir, PageSize: 16, Threads: -1}, "start device: threads is -1: want 0 (one per CPU) to 4096"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 
 // Config is what a caller may choose.
 type Config struct {
-	// Threads is the number of goroutines that compute, the caller's included; 0 means GOMAXPROCS. The results don't
-	// depend on it.
+	// Threads is the number of goroutines that compute, the caller's included, at most maxThreads; 0 means GOMAXPROCS. The
+	// results don't depend on it.
 	Threads int
 	// Portable forces the kernels written in Go where the CPU has faster ones.
 	Portable bool
@@ -24,10 +24,13 @@ type Device struct {
 	ops     gpu.Ops
 }
 
+// maxThreads is more than any machine has; each thread is a goroutine from the start.
+const maxThreads = 4096
+
 // New starts the pool.
 func New(cfg Config) (*Device, error) {
-	if cfg.Threads < 0 {
-		return nil, fmt.Errorf("threads is %d: want 0 (one per CPU) or more", cfg.Threads)
+	if cfg.Threads < 0 || cfg.Threads > maxThreads {
+		return nil, fmt.Errorf("threads is %d: want 0 (one per CPU) to %d", cfg.Threads, maxThreads)
 	}
 	if cfg.Threads == 0 {
 		cfg.Threads = runtime.GOMAXPROCS(0)

@@ -54,8 +54,10 @@ func TestNew(t *testing.T) {
 			}
 		})
 	}
-	if _, err := New(Config{Threads: -1}); err == nil {
-		t.Error("threads -1: want an error")
+	for _, threads := range []int{-1, maxThreads + 1} {
+		if _, err := New(Config{Threads: threads}); err == nil {
+			t.Errorf("threads %d: want an error", threads)
+		}
 	}
 }
 
