@@ -202,7 +202,7 @@ func (b *Bootstrap) authorize(r *http.Request, body []byte) error {
 		return nil
 	}
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil || !isLoopback(host) {
+	if err != nil || !peer.Loopback(host) {
 		return fmt.Errorf("from %s: %w", r.RemoteAddr, errNoSecret)
 	}
 	return nil

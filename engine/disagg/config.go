@@ -209,16 +209,7 @@ const FollowRoom = "follow_bootstrap_room"
 var errNoSecret = errors.New("no secret is configured, which is allowed between loopback addresses only: " +
 	"set --disaggregation-secret-file or SLUICE_PD_SECRET on the prefill and decode engines")
 
-// isLoopback reports whether a host (name or address, without port) is this machine for sure.
-func isLoopback(host string) bool {
-	if host == "localhost" {
-		return true
-	}
-	ip := net.ParseIP(host)
-	return ip != nil && ip.IsLoopback()
-}
-
-// isLoopbackAddr is isLoopback for the peer of a connection.
+// isLoopbackAddr is peer.Loopback for the other end of a connection.
 func isLoopbackAddr(a net.Addr) bool {
 	t, ok := a.(*net.TCPAddr)
 	return ok && t.IP.IsLoopback()

@@ -84,7 +84,7 @@ func NewPrefill(cfg Config, layout Layout, pages Pages) (*Prefill, error) {
 	if ip := net.ParseIP(cfg.AdvertiseHost); cfg.AdvertiseHost == "" || (ip != nil && ip.IsUnspecified()) {
 		return nil, fmt.Errorf("advertised host of the prefill rank is %q: set --disaggregation-host or POD_IP to an address that decode ranks can dial", cfg.AdvertiseHost)
 	}
-	if len(cfg.Secret) == 0 && !isLoopback(host) {
+	if len(cfg.Secret) == 0 && !peer.Loopback(host) {
 		return nil, fmt.Errorf("prefill rank on %s: %w", cfg.Listen, errNoSecret)
 	}
 	ln, err := net.Listen("tcp", cfg.Listen)

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net"
 	"time"
+
+	"github.com/sluice-dev/sluice/internal/peer"
 )
 
 // Config is the same on all nodes but for Rank.
@@ -35,7 +37,7 @@ func (c Config) Validate() (Config, error) {
 	if err != nil || host == "" || port == "" {
 		return c, fmt.Errorf("--dist-init-addr is %q: give host:port of node 0, the same on all nodes", c.Address)
 	}
-	if len(c.Secret) == 0 && !isLoopback(host) {
+	if len(c.Secret) == 0 && !peer.Loopback(host) {
 		return c, fmt.Errorf("--dist-init-addr %s is not a loopback address and %w", c.Address, errNoSecret)
 	}
 	if c.JoinTimeout <= 0 {
@@ -51,9 +53,4 @@ func (c Config) Validate() (Config, error) {
 func (c Config) Host() string {
 	host, _, _ := net.SplitHostPort(c.Address) // Validate has looked at it
 	return host
-}
-
-func isLoopback(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
 }

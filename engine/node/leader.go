@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/sluice-dev/sluice/internal/peer"
 )
 
 // Leader is node 0's view of the others. Safe for concurrent use.
@@ -38,7 +40,7 @@ func Listen(cfg Config, log func(what string, args ...any)) (*Leader, error) {
 	}
 	_, port, _ := net.SplitHostPort(cfg.Address) // Validate has looked at it
 	host := ""                                   // the address may be a name of this machine that only others know
-	if isLoopback(cfg.Host()) {
+	if peer.Loopback(cfg.Host()) {
 		host = cfg.Host()
 	}
 	ln, err := net.Listen("tcp", net.JoinHostPort(host, port))

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/sluice-dev/sluice/internal/peer"
 )
 
 // Config says which world to join and where its ranks meet.
@@ -60,15 +62,10 @@ func (c Config) withDefaults() (Config, error) {
 	if err != nil {
 		return c, fmt.Errorf("rendezvous is %q: want host:port of the first node for --dist-init-addr", c.Rendezvous)
 	}
-	if len(c.Secret) == 0 && !loopback(host) {
+	if len(c.Secret) == 0 && !peer.Loopback(host) {
 		return c, fmt.Errorf("rendezvous is %s, not a loopback address, and there is no secret: give all nodes the same secret", c.Rendezvous)
 	}
 	return c, nil
-}
-
-func loopback(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 // Join meets the other ranks and gives the world once this rank is connected to all. The caller closes it. ctx bounds the

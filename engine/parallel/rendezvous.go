@@ -72,7 +72,7 @@ func (j *joining) rendezvous(ctx context.Context) error {
 
 // listenHost is where to listen so that peers that know host reach this machine.
 func listenHost(host string) string {
-	if loopback(host) {
+	if peer.Loopback(host) {
 		return host
 	}
 	return ""

@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-dev/sluice/engine/metrics"
 	"github.com/sluice-dev/sluice/engine/parallel"
 	"github.com/sluice-dev/sluice/engine/rank"
+	"github.com/sluice-dev/sluice/internal/peer"
 )
 
 // Config is everything that the flags of `serve` say. Validate it once; after that it does not change.
@@ -259,7 +260,7 @@ func (c *Config) checkDisaggregation(refuse refusal) {
 	if d.Mode == rank.ModePrefill && isWildcard(d.AdvertiseHost) {
 		refuse("disaggregation-host", "is missing and --host is %s, which decode engines can't dial: give this machine's address, or set POD_IP", c.Host)
 	}
-	if d.Secret == "" && !isLoopback(c.Host) {
+	if d.Secret == "" && !peer.Loopback(c.Host) {
 		refuse("disaggregation-secret-file", "is missing: peers on other machines authenticate with a shared secret; name the file, or set SLUICE_PD_SECRET on all engines of the service")
 	}
 }
@@ -287,11 +288,6 @@ const maxDPSize = 64
 func isWildcard(host string) bool {
 	ip := net.ParseIP(host)
 	return ip != nil && ip.IsUnspecified()
-}
-
-func isLoopback(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 // dialable is how a process on this machine reaches what listens on host.

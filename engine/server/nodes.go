@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-dev/sluice/engine/node"
 	"github.com/sluice-dev/sluice/engine/rank"
+	"github.com/sluice-dev/sluice/internal/peer"
 	"github.com/sluice-dev/sluice/internal/version"
 )
 
@@ -146,7 +147,7 @@ func (s *Server) spread(cfg rank.Config) (cfgs []rank.Config, order []byte, err 
 	host := s.cfg.nodes().Host()
 	for i := range cfgs {
 		at := ""
-		if isLoopback(host) {
+		if peer.Loopback(host) {
 			at = host
 		}
 		ln, err := net.Listen("tcp", net.JoinHostPort(at, "0"))
@@ -315,7 +316,7 @@ func (s *Server) local(c rank.Config, metricsDir string) rank.Config {
 	c.ModelDir, c.Metrics.Dir, c.Threads, c.LogLevel = own.ModelDir, metricsDir, own.Threads, own.LogLevel
 	c.Metrics.Enabled = own.Metrics.Enabled
 	c.Disagg.ListenHost, c.Disagg.AdvertiseHost, c.Disagg.Secret = own.Disagg.ListenHost, own.Disagg.AdvertiseHost, own.Disagg.Secret
-	if u, err := url.Parse(c.Disagg.BootstrapURL); err == nil && u.Host != "" && isLoopback(u.Hostname()) {
+	if u, err := url.Parse(c.Disagg.BootstrapURL); err == nil && u.Host != "" && peer.Loopback(u.Hostname()) {
 		u.Host = net.JoinHostPort(s.cfg.nodes().Host(), u.Port()) // as node 0 reaches itself
 		c.Disagg.BootstrapURL = u.String()
 	}

@@ -91,3 +91,14 @@ func FuzzReadJSON(f *testing.F) {
 		}
 	})
 }
+
+func TestLoopback(t *testing.T) {
+	for host, want := range map[string]bool{
+		"localhost": true, "127.0.0.1": true, "127.9.9.9": true, "::1": true, "::ffff:127.0.0.1": true,
+		"": false, "0.0.0.0": false, "::": false, "10.0.0.1": false, "localhost.example": false, "127.0.0.1:80": false, "Localhost2": false,
+	} {
+		if Loopback(host) != want {
+			t.Errorf("Loopback(%q) is %t", host, !want)
+		}
+	}
+}
