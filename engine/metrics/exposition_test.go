@@ -3,11 +3,13 @@ package metrics
 import (
 	"bytes"
 	"flag"
+	"fmt"
 	"io"
 	nethttp "net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -88,16 +90,74 @@ func scrape(t testing.TB, g *Gatherer) string {
 	return buf.String()
 }
 
-// snapshot has another value in every field.
+// snapshot has another value in every field, see TestEveryFieldDiffers.
 func snapshot(kind report.Kind) report.Snapshot {
 	return report.Snapshot{
 		Kind: kind, NumRunningReqs: count(11), NumQueueReqs: count(12), NumPausedReqs: 28, NumGrammarQueueReqs: 31,
 		NumUsedTokens: 1301, KVAvailableTokens: 1402, KVEvictableTokens: 1503, KVUsedTokens: 1604, MaxTotalNumTokens: 4509,
+		SWAAvailableTokens: 702, SWAEvictableTokens: 803, SWAUsedTokens: 904, SWAUsage: 0.3752,
+		NumStreamingSessions: 13, StreamingSessionHeldTokens: 144,
 		TokenUsage: 0.36, FullUsage: 0.3557, GenThroughput: 170.5, Utilization: 0.81, CacheHitRate: 0.19,
+		DecodeSumSeqLens: 1515, NewTokenRatio: 0.55, FwdOccupancy: 61.5,
+		NumUniqueRunningRoutingKeys: 16,
+		RoutingKeyRunningReqCounts:  report.RoutingKeyCounts{101, 102, 103, 104, 105, 106, 107, 108, 109, 110, 111},
+		RoutingKeyAllReqCounts:      report.RoutingKeyCounts{201, 202, 203, 204, 205, 206, 207, 208, 209, 210, 211},
+
 		NumPrefillBootstrapQueueReqs: count(20), NumPrefillInflightQueueReqs: count(21), NumDecodePreallocQueueReqs: count(22),
 		NumDecodeTransferQueueReqs: count(23), NumDecodeHostReceiveQueueReqs: count(24), NumDecodeDeferredKVReleaseReqs: 25, NumRetractedReqs: 26,
 		MaxRunningRequestsUnderSLO: 27, PendingPreallocTokenUsage: 0.29,
 	}
+}
+
+// constants have other values than a snapshot.
+func constants() report.Constants {
+	return report.Constants{
+		PageSize: 17, NumPages: 266, MaxTotalNumTokens: 4510, MaxTotalNumTokensSWA: 2409, ContextLen: 8192, MaxRunningRequestsUnderSLO: 30,
+		WeightBytes: 5 << 30, KVBytes: 7 << 29, AvailableBytes: 11 << 28,
+	}
+}
+
+// loopTime has another value in every field.
+func loopTime() report.LoopTime {
+	t := report.LoopTime{Iterations: 57, IdleNanos: 58e7, CPUNanos: 59e7}
+	for s := range t.StageNanos {
+		for o := range t.StageNanos[s] {
+			t.StageNanos[s][o] = int64(600+10*s+o) * int64(time.Millisecond)
+		}
+	}
+	return t
+}
+
+// TestEveryFieldDiffers: what the golden expositions show has no zero and no value twice, so that none can stand for another.
+func TestEveryFieldDiffers(t *testing.T) {
+	seen := map[float64]string{}
+	var walk func(v reflect.Value, path string)
+	walk = func(v reflect.Value, path string) {
+		switch v.Kind() {
+		case reflect.Struct:
+			for i := range v.NumField() {
+				if f := v.Type().Field(i); f.Type != reflect.TypeFor[report.Kind]() {
+					walk(v.Field(i), path+"."+f.Name)
+				}
+			}
+		case reflect.Array:
+			for i := range v.Len() {
+				walk(v.Index(i), fmt.Sprintf("%s[%d]", path, i))
+			}
+		case reflect.Slice: // by priority, which another test looks at
+		case reflect.Int, reflect.Int64, reflect.Float64:
+			n := v.Convert(reflect.TypeFor[float64]()).Float()
+			if other, twice := seen[n]; n == 0 || twice {
+				t.Errorf("%s is %v, as %q is", path, n, other)
+			}
+			seen[n] = path
+		default:
+			t.Errorf("%s is a %s", path, v.Kind())
+		}
+	}
+	walk(reflect.ValueOf(snapshot(report.Decode)), "snapshot")
+	walk(reflect.ValueOf(constants()), "constants")
+	walk(reflect.ValueOf(loopTime()), "loopTime")
 }
 
 // count is a queue of requests without priorities.
@@ -106,9 +166,11 @@ func count(n int) report.QueueCount { return report.QueueCount{Total: n} }
 // fill sends one of everything, each with a value of its own.
 func fill(m *Scheduler, f *Front, form ledger.Form) {
 	const ms = int64(time.Millisecond)
+	m.Started(constants())
 	m.Report(snapshot(report.Prefill))
 	m.Report(snapshot(report.Decode))
-	m.QueueTime(32 * ms)
+	m.LoopTime(loopTime())
+	m.QueueTime(32*ms, report.Priority{})
 	for _, s := range ledger.Stages() {
 		if slices.Contains(s.Observed, form) {
 			m.StageTime(s.Stage, int64(s.Stage)*33*ms)
@@ -120,6 +182,35 @@ func fill(m *Scheduler, f *Front, form ledger.Form) {
 	m.TransferFailed()
 	m.Retracted(38, 39, 40)
 	m.RealtimeTokens(41, 42, 43)
+	m.PrefillTokens(61, 62)
+	for i, mode := range report.ForwardModes() {
+		m.Forward(mode, int64(63+i)*ms)
+	}
+	m.Estimated(report.Cost{Flops: 66e9, ReadBytes: 67e6, WriteBytes: 68e3})
+	m.Evicted(690, 7*ms)
+	for i, outcome := range report.ReleaseOutcomes() {
+		for range i + 1 {
+			m.KVReleased(outcome, int64(70+i)*ms)
+		}
+	}
+	for i, reason := range report.Rejections() {
+		for range i + 4 {
+			m.Rejected(reason)
+		}
+	}
+	for range 7 {
+		m.PrefillRetried()
+	}
+	m.Grammar(report.Grammar{CompileNanos: 74 * ms, Schemas: 75, Size: 760})
+	m.Grammar(report.Grammar{CacheHit: true, Schemas: 77, Size: 780})
+	m.Grammar(report.Grammar{CacheHit: true, Size: 790})
+	for range 8 {
+		m.Grammar(report.Grammar{Outcome: report.GrammarAborted})
+	}
+	for range 9 {
+		m.Grammar(report.Grammar{Outcome: report.GrammarTimedOut})
+	}
+	m.GrammarMasks(80*ms, 810*ms)
 
 	batch, stream := Subject{}, Subject{Streaming: true, Custom: map[string]string{"team": "red", "unknown": "x"}}
 	f.FirstToken(batch, 440*ms)
@@ -148,13 +239,15 @@ func fill(m *Scheduler, f *Front, form ledger.Form) {
 	f.RequestEnded("", "BREW")
 }
 
+const allFeatures = WithSlidingWindow | WithSessions | WithDeviceTimer | WithMFU
+
 func TestExposition(t *testing.T) {
 	for engineType, form := range map[string]ledger.Form{"unified": ledger.Unified, "prefill": ledger.Prefill, "decode": ledger.Decode} {
 		t.Run(engineType, func(t *testing.T) {
 			dir := t.TempDir()
 			clock := ledgertest.New()
 			extra := map[string]string{"zone": "b"}
-			m := NewScheduler(openStore(t, dir, "rank-0"), RankLabels{ModelName: "tiny", EngineType: engineType, TPRank: 1, PPRank: 2, MoEEPRank: 3, Extra: extra}, clock)
+			m := NewScheduler(openStore(t, dir, "rank-0"), RankLabels{ModelName: "tiny", EngineType: engineType, TPRank: 1, PPRank: 2, MoEEPRank: 3, Extra: extra, Features: allFeatures}, clock)
 			f := NewFront(openStore(t, dir, "api"), FrontLabels{ModelName: "tiny", EngineType: engineType, Priority: true, Custom: []string{"team"}, Extra: extra}, Buckets{}, clock)
 			fill(m, f, form)
 			golden(t, engineType+".prom", scrape(t, newGatherer(t, dir)))

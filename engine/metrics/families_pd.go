@@ -16,6 +16,9 @@ var (
 	kvTransferBootstrap = histogram("sglang:kv_transfer_bootstrap_ms", "milliseconds", "Time until the two engines of a transfer had shaken hands.", OnPrefill|OnDecode, bucketsTransferWait)
 	kvTransferAlloc     = histogram("sglang:kv_transfer_alloc_ms", "milliseconds", "Wait of a transfer for KV pages.", OnPrefill|OnDecode, bucketsTransferWait)
 	bootstrapFailed     = counter("sglang:num_bootstrap_failed_reqs_total", "requests", "Requests whose engines did not meet.", OnPrefill|OnDecode)
+	deferredRelease     = histogram("sglang:decode_deferred_kv_release_seconds", "seconds", "Time for which a transfer kept the pages of an ended request from being free.", OnDecode, bucketsDeferredRelease)
+	deferredReleases    = counter("sglang:decode_deferred_kv_release_total", "requests", "Ended requests whose pages a transfer kept, by why they were free in the end.", OnDecode, "outcome")
+	prefillRetries      = counter("sglang:num_prefill_retries_total", "requests", "Prompts that were computed again.", OnPrefill)
 	transferFailed      = counter("sglang:num_transfer_failed_reqs_total", "requests", "Requests whose KV transfer failed.", OnPrefill|OnDecode)
 )
 
@@ -33,6 +36,9 @@ var handoverFamilies = []*Family{
 	kvTransferTotal,
 	kvTransferBootstrap,
 	kvTransferAlloc,
+	deferredRelease,
+	deferredReleases,
+	prefillRetries,
 	bootstrapFailed,
 	transferFailed,
 }

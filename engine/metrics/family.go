@@ -45,6 +45,7 @@ type Source uint8
 // The sources, with the labels that each gives.
 const (
 	FromScheduler Source = iota // model_name, engine_type, tp_rank, pp_rank, moe_ep_rank, extra labels
+	FromCache                   // cache_type, tp_rank, pp_rank, dp_rank, extra labels
 	FromFront                   // model_name, engine_type, custom labels, extra labels
 	FromHTTP                    // extra labels
 	FromProcess                 // no further labels: every process about itself
@@ -52,7 +53,7 @@ const (
 )
 
 func (s Source) String() string {
-	return [...]string{"scheduler", "front", "http", "process", "store"}[s]
+	return [...]string{"scheduler", "cache", "front", "http", "process", "store"}[s]
 }
 
 // Engines is a set of engine types.
@@ -81,6 +82,20 @@ func (e Engines) Has(engineType string) bool {
 	}
 }
 
+// Features is a set of what a rank may have besides its engine type.
+type Features uint8
+
+// The features.
+const (
+	WithSlidingWindow Features = 1 << iota // the model has sliding-window layers, whose KV has a pool of its own
+	WithSessions                           // streaming sessions may be opened
+	WithDeviceTimer                        // the device's busy time is measured
+	WithMFU                                // the cost of steps is estimated
+)
+
+// Has reports whether all of some features are there.
+func (f Features) Has(needed Features) bool { return f&needed == needed }
+
 // Reports is a set of kinds of scheduler report: which of them write a gauge. A gauge keeps its value at the others.
 type Reports uint8
 
@@ -89,6 +104,7 @@ const (
 	OnPrefillReport Reports = 1 << iota
 	OnDecodeReport
 	OnIdleReport
+	OnStart // not a report: once, with the rank's constants
 
 	OnEveryReport = OnPrefillReport | OnDecodeReport | OnIdleReport
 )
@@ -107,6 +123,8 @@ type Family struct {
 	Merge   Merge
 	// Engines are the engine types that have the family.
 	Engines Engines
+	// Needs is what else it takes.
+	Needs Features
 	// Reports are the scheduler reports that write the gauge; 0 for families that events write.
 	Reports Reports
 	// SumOver lists labels over which series may be added without counting anything twice.

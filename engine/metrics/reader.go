@@ -238,7 +238,7 @@ func (r *reader) record(b []byte) (size int, err error) {
 	case !ok || f.Kind != Kind(kind) || f.Source == FromStore || f.Kind == Histogram && !validBounds(s.bounds):
 		r.fault(faultFamily)
 		return size, nil
-	case !validLabels(labels):
+	case !validLabels(f.Kind, labels):
 		r.fault(faultLabels)
 		return size, nil
 	}
@@ -255,9 +255,10 @@ func validBounds(bounds []float64) bool {
 	return err == nil && slices.Equal(sorted, bounds)
 }
 
-func validLabels(labels []Label) bool {
+// validLabels: le is that of buckets in a histogram, and a label like others elsewhere.
+func validLabels(kind Kind, labels []Label) bool {
 	for i, l := range labels {
-		if !model.LegacyValidation.IsValidLabelName(l.Name) || l.Name == "le" || l.Name == "__name__" || !utf8.ValidString(l.Value) || i > 0 && labels[i-1].Name >= l.Name {
+		if !model.LegacyValidation.IsValidLabelName(l.Name) || l.Name == "le" && kind == Histogram || l.Name == "__name__" || !utf8.ValidString(l.Value) || i > 0 && labels[i-1].Name >= l.Name {
 			return false
 		}
 	}

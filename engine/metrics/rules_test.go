@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -80,42 +81,91 @@ func TestReports(t *testing.T) {
 		want       []string
 	}{
 		{"unified", report.Prefill, "owns the hit rate", []string{
-			"num_running_reqs = 11", "num_queue_reqs = 12", "gen_throughput = 170.5", "cache_hit_rate = 0.19", "utilization = 0.81",
-			"token_usage = 0.36", "full_token_usage = 0.3557", "num_used_tokens = 1301", "kv_available_tokens = 1402", "kv_evictable_tokens = 1503",
-			"kv_used_tokens = 1604", "max_total_num_tokens = 4509", "max_running_requests_under_SLO = 27", "num_grammar_queue_reqs = 31", "num_paused_reqs = 28", "num_retracted_reqs = 26",
+			"num_running_reqs = 11", "num_queue_reqs = 12", "gen_throughput = 170.5", "cache_hit_rate = 0.19", "utilization = 0.81", "fwd_occupancy = 61.5", "new_token_ratio = 0.55",
+			"token_usage = 0.36", "full_token_usage = 0.3557", "swa_token_usage = 0.3752", "num_used_tokens = 1301", "kv_available_tokens = 1402", "kv_evictable_tokens = 1503",
+			"kv_used_tokens = 1604", "swa_available_tokens = 702", "swa_evictable_tokens = 803", "swa_used_tokens = 904", "num_grammar_queue_reqs = 31", "num_paused_reqs = 28", "num_retracted_reqs = 26",
 		}},
 		{"unified", report.Decode, "leaves the hit rate alone: a zero here would be a pulse", []string{
-			"num_running_reqs = 11", "num_queue_reqs = 12", "gen_throughput = 170.5", "utilization = 0.81",
-			"token_usage = 0.36", "full_token_usage = 0.3557", "num_used_tokens = 1301", "kv_available_tokens = 1402", "kv_evictable_tokens = 1503",
-			"kv_used_tokens = 1604", "max_total_num_tokens = 4509", "max_running_requests_under_SLO = 27", "num_grammar_queue_reqs = 31", "num_paused_reqs = 28", "num_retracted_reqs = 26",
+			"num_running_reqs = 11", "num_queue_reqs = 12", "gen_throughput = 170.5", "decode_sum_seq_lens = 1515", "utilization = 0.81", "fwd_occupancy = 61.5",
+			"token_usage = 0.36", "full_token_usage = 0.3557", "swa_token_usage = 0.3752", "num_used_tokens = 1301", "kv_available_tokens = 1402", "kv_evictable_tokens = 1503",
+			"kv_used_tokens = 1604", "swa_available_tokens = 702", "swa_evictable_tokens = 803", "swa_used_tokens = 904", "num_streaming_sessions = 13", "streaming_session_held_tokens = 144", "num_unique_running_routing_keys = 16", "num_grammar_queue_reqs = 31", "num_paused_reqs = 28", "num_retracted_reqs = 26",
 		}},
 		{"unified", report.Idle, "throughput is 0; hit rate, utilization and retractions keep their values", []string{
-			"num_running_reqs = 11", "num_queue_reqs = 12", "gen_throughput = 0",
-			"token_usage = 0.36", "full_token_usage = 0.3557", "num_used_tokens = 1301", "kv_available_tokens = 1402", "kv_evictable_tokens = 1503",
-			"kv_used_tokens = 1604", "max_total_num_tokens = 4509", "max_running_requests_under_SLO = 27", "num_grammar_queue_reqs = 31", "num_paused_reqs = 28",
+			"num_running_reqs = 11", "num_queue_reqs = 12", "gen_throughput = 0", "fwd_occupancy = 61.5",
+			"token_usage = 0.36", "full_token_usage = 0.3557", "swa_token_usage = 0.3752", "num_used_tokens = 1301", "kv_available_tokens = 1402", "kv_evictable_tokens = 1503",
+			"kv_used_tokens = 1604", "swa_available_tokens = 702", "swa_evictable_tokens = 803", "swa_used_tokens = 904", "num_streaming_sessions = 13", "streaming_session_held_tokens = 144", "num_grammar_queue_reqs = 31", "num_paused_reqs = 28",
 		}},
 		{"prefill", report.Prefill, "utilization is the sentinel, the queues are those of prefill", []string{
 			"num_running_reqs = 11", "num_queue_reqs = 12", "num_prefill_bootstrap_queue_reqs = 20", "num_prefill_inflight_queue_reqs = 21",
-			"gen_throughput = 170.5", "cache_hit_rate = 0.19", "utilization = -1",
-			"token_usage = 0.36", "full_token_usage = 0.3557", "num_used_tokens = 1301", "kv_available_tokens = 1402", "kv_evictable_tokens = 1503",
-			"kv_used_tokens = 1604", "max_total_num_tokens = 4509", "num_grammar_queue_reqs = 31", "num_paused_reqs = 28",
+			"gen_throughput = 170.5", "cache_hit_rate = 0.19", "utilization = -1", "fwd_occupancy = 61.5", "new_token_ratio = 0.55",
+			"token_usage = 0.36", "full_token_usage = 0.3557", "swa_token_usage = 0.3752", "num_used_tokens = 1301", "kv_available_tokens = 1402", "kv_evictable_tokens = 1503",
+			"kv_used_tokens = 1604", "swa_available_tokens = 702", "swa_evictable_tokens = 803", "swa_used_tokens = 904", "num_grammar_queue_reqs = 31", "num_paused_reqs = 28",
 		}},
 		{"decode", report.Idle, "the queues are those of decode", []string{
 			"num_running_reqs = 11", "num_queue_reqs = 12", "num_decode_prealloc_queue_reqs = 22", "num_decode_transfer_queue_reqs = 23",
-			"num_decode_host_receive_queue_reqs = 24", "gen_throughput = 0",
-			"token_usage = 0.36", "full_token_usage = 0.3557", "num_used_tokens = 1301", "kv_available_tokens = 1402", "kv_evictable_tokens = 1503",
-			"kv_used_tokens = 1604", "max_total_num_tokens = 4509", "max_running_requests_under_SLO = 27",
+			"num_decode_host_receive_queue_reqs = 24", "gen_throughput = 0", "fwd_occupancy = 61.5",
+			"token_usage = 0.36", "full_token_usage = 0.3557", "swa_token_usage = 0.3752", "num_used_tokens = 1301", "kv_available_tokens = 1402", "kv_evictable_tokens = 1503",
+			"kv_used_tokens = 1604", "swa_available_tokens = 702", "swa_evictable_tokens = 803", "swa_used_tokens = 904",
 			"num_grammar_queue_reqs = 31", "num_paused_reqs = 28", "num_decode_deferred_kv_release_reqs = 25", "pending_prealloc_token_usage = 0.29",
 		}},
 	}
 	for _, c := range cases {
 		t.Run(c.engineType+" "+c.kind.String(), func(t *testing.T) {
 			r := &recorder{}
-			NewScheduler(r, RankLabels{EngineType: c.engineType}, ledgertest.New()).Report(snapshot(c.kind))
+			NewScheduler(r, RankLabels{EngineType: c.engineType, Features: allFeatures}, ledgertest.New()).Report(snapshot(c.kind))
+			if c.kind == report.Decode {
+				c.want = append(c.want, routingKeyLines()...)
+			}
 			if diff := cmp.Diff(c.want, r.take()); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", c.reason, diff)
 			}
 		})
+	}
+}
+
+// routingKeyLines are the updates of both families of routing keys.
+func routingKeyLines() (lines []string) {
+	for i, name := range []string{"running", "all"} {
+		from := "0"
+		for bucket, to := range []string{"1", "2", "3", "5", "7", "10", "20", "50", "100", "200", "+Inf"} {
+			lines = append(lines, fmt.Sprintf("routing_key_%s_req_count{gt=%s,le=%s} = %d", name, from, to, 101+100*i+bucket))
+			from = to
+		}
+	}
+	return lines
+}
+
+// TestFeatures: a rank without a feature has none of its families, also when it is told of them.
+func TestFeatures(t *testing.T) {
+	for _, f := range []Features{0, WithSlidingWindow, WithSessions, WithDeviceTimer, WithMFU} {
+		dir := t.TempDir()
+		m := NewScheduler(openStore(t, dir, "rank-0"), RankLabels{EngineType: "unified", Features: f}, ledgertest.New())
+		fill(m, NewFront(&recorder{}, FrontLabels{}, Buckets{}, ledgertest.New()), ledger.Unified)
+		text := scrape(t, newGatherer(t, dir))
+		for _, family := range Families() {
+			if family.Needs != 0 {
+				if has := strings.Contains(text, "# TYPE "+family.Name+" "); has != (family.Needs == f && family.Engines.Has("unified")) {
+					t.Errorf("features %b: %s is there: %t", f, family.Name, has)
+				}
+			}
+		}
+	}
+}
+
+// TestUnknownOccupancy: what is not known reads NaN, which no parser of the exposition takes for a number, and goes on as one.
+func TestUnknownOccupancy(t *testing.T) {
+	dir := t.TempDir()
+	m := NewScheduler(openStore(t, dir, "rank-0"), RankLabels{EngineType: "unified"}, ledgertest.New())
+	s := snapshot(report.Idle)
+	g := newGatherer(t, dir)
+	for _, want := range []string{"NaN", "12.5", "NaN"} {
+		if s.FwdOccupancy = math.NaN(); want != "NaN" {
+			s.FwdOccupancy = 12.5
+		}
+		m.Report(s)
+		if text := scrape(t, g); !strings.Contains(text, "sglang:fwd_occupancy{") || !strings.Contains(text, "} "+want+"\n") {
+			t.Errorf("no %s in\n%s", want, text)
+		}
 	}
 }
 
@@ -195,7 +245,30 @@ func TestSchedulerEvents(t *testing.T) {
 			[]string{"num_retracted_requests_total +2", "num_retracted_input_tokens_total +30", "num_retracted_output_tokens_total +4"}},
 		{"tokens", "a zero makes no series", "unified", func(m *Scheduler) { m.RealtimeTokens(5, 0, 0); m.RealtimeTokens(0, 0, 7) },
 			[]string{"realtime_tokens_total{mode=prefill_compute} +5", "realtime_tokens_total{mode=decode} +7"}},
-		{"times", "seconds", "unified", func(m *Scheduler) { m.QueueTime(2500e6); m.StageTime(ledger.StagePrefillForward, 1e6) },
+		{"effective tokens", "", "prefill", func(m *Scheduler) { m.PrefillTokens(5, 6) },
+			[]string{"prefill_effective_tokens_total{mode=input} +5", "prefill_effective_tokens_total{mode=device_hit} +6"}},
+		{"eviction", "", "unified", func(m *Scheduler) { m.Evicted(64, 2e6) }, []string{"evicted_tokens_total +64", "eviction_duration_seconds 0.002"}},
+		{"eviction on decode", "there is no cache", "decode", func(m *Scheduler) { m.Evicted(64, 2e6) }, nil},
+		{"grammar", "compiled", "unified", func(m *Scheduler) { m.Grammar(report.Grammar{CompileNanos: 5e8, Schemas: 3, Size: 40}) },
+			[]string{"num_grammar_total +1", "grammar_compilation_time_seconds 0.5", "grammar_schema_count 3", "grammar_ebnf_size 40"}},
+		{"expression in the cache", "no time and no schemas", "unified", func(m *Scheduler) { m.Grammar(report.Grammar{CompileNanos: 5, CacheHit: true, Size: 40}) },
+			[]string{"num_grammar_total +1", "num_grammar_cache_hit_total +1", "grammar_ebnf_size 40"}},
+		{"no grammar", "counted once as a request, and once as what became of it", "unified", func(m *Scheduler) {
+			m.Grammar(report.Grammar{Outcome: report.GrammarAborted})
+			m.Grammar(report.Grammar{Outcome: report.GrammarTimedOut})
+		}, []string{"num_grammar_total +1", "num_grammar_aborted_total +1", "num_grammar_total +1", "num_grammar_timeout_total +1"}},
+		{"release", "", "decode", func(m *Scheduler) { m.KVReleased(report.ReleaseTimeout, 3e9) },
+			[]string{"decode_deferred_kv_release_total{outcome=timeout} +1", "decode_deferred_kv_release_seconds 3"}},
+		{"loop", "what took no time makes no series, idle seconds come with some", "unified", func(m *Scheduler) {
+			var l report.LoopTime
+			l.Iterations, l.CPUNanos = 3, 4e8
+			l.StageNanos[report.LoopRun][report.OverlapFull] = 5e8
+			m.LoopTime(l)
+		}, []string{"scheduler_iterations_total +3", "scheduler_process_cpu_seconds_total +0.4", "scheduler_stage_seconds_total{category=run_batch,forward_overlap=full} +0.5"}},
+		{"times", "seconds", "unified", func(m *Scheduler) {
+			m.QueueTime(2500e6, report.Priority{Set: true, Value: 3})
+			m.StageTime(ledger.StagePrefillForward, 1e6)
+		},
 			[]string{"queue_time_seconds 2.5", "per_stage_req_latency_seconds{stage=prefill_forward} 0.001"}},
 	}
 	for _, c := range cases {

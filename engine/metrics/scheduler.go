@@ -1,15 +1,14 @@
 package metrics
 
 import (
-	"fmt"
+	"slices"
 	"strconv"
-	"time"
 
 	"github.com/sluice-dev/sluice/engine/ledger"
 	"github.com/sluice-dev/sluice/engine/scheduler/report"
 )
 
-// RankLabels are the labels of every family of one rank.
+// RankLabels are the labels of every family of one rank, and what decides which families it has.
 type RankLabels struct {
 	ModelName  string // as served
 	EngineType string // prefill, decode, unified or dynamic
@@ -19,6 +18,9 @@ type RankLabels struct {
 	Priority   bool              // priority scheduling is on: the label priority is there, empty on totals
 	DPRank     *int              // nil: the replica has no data-parallel ranks
 	Extra      map[string]string // --extra-metric-labels; they win over the ones above
+
+	Features        Features  // besides what the engine type has
+	EvictionBuckets []float64 // SGLANG_BUCKET_EVICTION_DURATION; nil: the built-in ones
 }
 
 func (l RankLabels) list() []Label {
@@ -33,6 +35,21 @@ func (l RankLabels) list() []Label {
 		labels = append(labels, Label{"dp_rank", strconv.Itoa(*l.DPRank)})
 	}
 	return override(labels, l.Extra)
+}
+
+// cache gives the labels of the prefix cache: always with a DP rank, and without the model's.
+func (l RankLabels) cache() []Label {
+	dpRank := 0
+	if l.DPRank != nil {
+		dpRank = *l.DPRank
+	}
+	kind := "RadixCache"
+	if l.Features.Has(WithSlidingWindow) {
+		kind = "SWARadixCache"
+	}
+	return override([]Label{
+		{"cache_type", kind}, {"tp_rank", strconv.Itoa(l.TPRank)}, {"pp_rank", strconv.Itoa(l.PPRank)}, {"dp_rank", strconv.Itoa(dpRank)},
+	}, l.Extra)
 }
 
 // priorityLabel is empty on totals; the samples of the single priorities repeat what the totals count.
@@ -57,202 +74,124 @@ func override(labels []Label, extra map[string]string) []Label {
 type Scheduler struct {
 	backend    Backend
 	engineType string
+	features   Features
 	labels     []Label
 	wall       func() int64
 
 	laws
-	gauges []snapshotGauge
-	queues []queueGauge
+	said      report.Snapshot // the last one, from which the gauges read
+	gauges    []snapshotGauge
+	queues    []queueGauge
+	routing   []routingGauge
+	constants []constantGauge
+	loop      loopCounters
 
-	retractedReqs, retractedInput, retractedOutput CounterSeries // nil where the engine type has none
+	retractedReqs, retractedInput, retractedOutput CounterSeries
 	bootstrapFailed, transferFailed                CounterSeries
-	prefillCompute, prefillCache, decode           CounterSeries // made at their first token
+	prefillRetries                                 CounterSeries
+	rejected                                       []CounterSeries // by report.Rejection
+	prefillCompute, prefillCache, decode           CounterSeries   // made at their first token
+	effectiveInput, effectiveHit                   CounterSeries
+	forward                                        []CounterSeries // by report.ForwardMode, made at their first step
+	flops, readBytes, writeBytes                   CounterSeries
+	evicted                                        CounterSeries
+	released                                       []CounterSeries // by report.ReleaseOutcome
+
+	grammarTotal, grammarHits, grammarAborted, grammarTimeouts CounterSeries
+	grammarCompile, grammarSchemas, grammarSize                HistogramSeries
+	maskMean, maskMax                                          HistogramSeries
 
 	queue                                      HistogramSeries
+	queueOf                                    priorities[HistogramSeries]
 	stages                                     []HistogramSeries // by ledger.Stage, made at their first sample
 	speed, latency, totalMB, bootstrap, allocs HistogramSeries
+	releases, eviction                         HistogramSeries
 }
 
 var _ report.Reporter = (*Scheduler)(nil)
 
-// snapshotGauge is a gauge that reports write.
-type snapshotGauge struct {
-	series  GaugeSeries
-	reports Reports
-	read    func(report.Snapshot) float64
-}
-
-// snapshotGauges says where each gauge finds its value in a snapshot.
-var snapshotGauges = []struct {
-	family *Family
-	read   func(report.Snapshot) float64
-}{
-	{genThroughput, throughput},
-	{cacheHitRate, func(s report.Snapshot) float64 { return s.CacheHitRate }},
-	{utilization, func(s report.Snapshot) float64 { return s.Utilization }},
-	{tokenUsage, func(s report.Snapshot) float64 { return s.TokenUsage }},
-	{fullTokenUsage, func(s report.Snapshot) float64 { return s.FullUsage }},
-	{numUsedTokens, func(s report.Snapshot) float64 { return float64(s.NumUsedTokens) }},
-	{kvAvailableTokens, func(s report.Snapshot) float64 { return float64(s.KVAvailableTokens) }},
-	{kvEvictableTokens, func(s report.Snapshot) float64 { return float64(s.KVEvictableTokens) }},
-	{kvUsedTokens, func(s report.Snapshot) float64 { return float64(s.KVUsedTokens) }},
-	{maxTotalNumTokens, func(s report.Snapshot) float64 { return float64(s.MaxTotalNumTokens) }},
-	{maxRunningSLO, func(s report.Snapshot) float64 { return float64(s.MaxRunningRequestsUnderSLO) }},
-	{numGrammarQueueReqs, func(s report.Snapshot) float64 { return float64(s.NumGrammarQueueReqs) }},
-	{numPausedReqs, func(s report.Snapshot) float64 { return float64(s.NumPausedReqs) }},
-	{numRetractedReqs, func(s report.Snapshot) float64 { return float64(s.NumRetractedReqs) }},
-	{decodeDeferredRelease, func(s report.Snapshot) float64 { return float64(s.NumDecodeDeferredKVReleaseReqs) }},
-	{pendingPrealloc, func(s report.Snapshot) float64 { return s.PendingPreallocTokenUsage }},
-}
-
-// throughput is 0 when idle, whatever the scheduler remembers.
-func throughput(s report.Snapshot) float64 {
-	if s.Kind == report.Idle {
-		return 0
-	}
-	return s.GenThroughput
-}
-
-// NewScheduler makes the series of a rank in the backend: those that its engine type has. clock tells the wall time of
-// gauges, which decides which process wrote last.
+// NewScheduler makes the series of a rank in the backend: those that its engine type and features have. clock tells the
+// wall time of gauges, which decides which process wrote last.
 func NewScheduler(backend Backend, labels RankLabels, clock ledger.Clock) *Scheduler {
 	m := &Scheduler{
-		backend: backend, engineType: labels.EngineType, labels: labels.list(), laws: newLaws(backend),
-		wall:   func() int64 { return clock.Wall(clock.Now()) },
-		stages: make([]HistogramSeries, len(ledger.Stages())+1),
+		backend: backend, engineType: labels.EngineType, features: labels.Features, labels: labels.list(), laws: newLaws(backend),
+		wall:    func() int64 { return clock.Wall(clock.Now()) },
+		stages:  make([]HistogramSeries, len(ledger.Stages())+1),
+		forward: make([]CounterSeries, len(report.ForwardModes())),
 	}
 	_, overridden := labels.Extra[priorityLabel]
-	for _, q := range queueCounts {
-		if q.family.Engines.Has(m.engineType) {
-			m.queues = append(m.queues, newQueueGauge(m.backend, q.family, m.labels, labels.Priority && !overridden, q.read))
-		}
-	}
-	for _, g := range snapshotGauges {
-		if g.family.Engines.Has(m.engineType) {
-			m.gauges = append(m.gauges, snapshotGauge{m.backend.Gauge(g.family, m.labels), g.family.Reports, g.read})
-		}
-	}
+	m.makeGauges(labels.Priority && !overridden)
+	m.loop = newLoopCounters(m)
+
 	m.retractedReqs, m.retractedInput, m.retractedOutput = m.counter(numRetractedRequests), m.counter(numRetractedInputTokens), m.counter(numRetractedOutputTokens)
-	m.bootstrapFailed, m.transferFailed = m.counter(bootstrapFailed), m.counter(transferFailed)
+	m.bootstrapFailed, m.transferFailed, m.prefillRetries = m.counter(bootstrapFailed), m.counter(transferFailed), m.counter(prefillRetries)
+	for _, r := range report.Rejections() {
+		m.rejected = append(m.rejected, m.counter(rejectedRequests, Label{"reason", r.String()}))
+	}
+	for _, o := range report.ReleaseOutcomes() {
+		m.released = append(m.released, m.counter(deferredReleases, Label{"outcome", o.String()}))
+	}
+	effective := func(mode string) CounterSeries { return m.counter(prefillEffective, Label{"mode", mode}) }
+	m.effectiveInput, m.effectiveHit = effective("input"), effective("device_hit")
+	effective("host_hit") // there is no cache but the device's
+	effective("storage_hit")
+	m.flops, m.readBytes, m.writeBytes = m.counter(estimatedFlops), m.counter(estimatedRead), m.counter(estimatedWrite)
+
+	m.grammarTotal, m.grammarHits = m.counter(grammarTotal), m.counter(grammarCacheHit)
+	m.grammarAborted, m.grammarTimeouts = m.counter(grammarAborted), m.counter(grammarTimeout)
+	m.grammarCompile, m.grammarSchemas, m.grammarSize = m.histogram(grammarCompile), m.histogram(grammarSchemaCount), m.histogram(grammarSize)
+	m.maskMean, m.maskMax = m.histogram(grammarMaskMean), m.histogram(grammarMaskMax)
+
 	m.queue = m.histogram(queueTime)
+	if labels.Priority && !overridden {
+		m.queueOf.create = func(priority string) HistogramSeries {
+			return backend.Histogram(queueTime, relabelled(m.labels, priorityLabel, priority), nil)
+		}
+	}
 	m.speed, m.latency, m.totalMB = m.histogram(kvTransferSpeed), m.histogram(kvTransferLatency), m.histogram(kvTransferTotal)
-	m.bootstrap, m.allocs = m.histogram(kvTransferBootstrap), m.histogram(kvTransferAlloc)
+	m.bootstrap, m.allocs, m.releases = m.histogram(kvTransferBootstrap), m.histogram(kvTransferAlloc), m.histogram(deferredRelease)
+	m.evicted, m.eviction = nothing{}, nothing{}
+	if m.has(evictedTokens) {
+		m.evicted = backend.Counter(evictedTokens, labels.cache())
+		m.eviction = backend.Histogram(evictionDuration, labels.cache(), labels.EvictionBuckets)
+	}
 	return m
 }
 
-// counter gives the series of a family, or nothing where the engine type has none.
+// has reports whether this rank has a family.
+func (m *Scheduler) has(f *Family) bool {
+	return f.Engines.Has(m.engineType) && m.features.Has(f.Needs)
+}
+
+// counter gives the series of a family, or one that forgets where the rank has none.
 func (m *Scheduler) counter(f *Family, labels ...Label) CounterSeries {
-	if !f.Engines.Has(m.engineType) {
+	if !m.has(f) {
 		return nothing{}
 	}
 	return m.backend.Counter(f, append(labels, m.labels...))
 }
 
 func (m *Scheduler) histogram(f *Family, labels ...Label) HistogramSeries {
-	if !f.Engines.Has(m.engineType) {
+	if !m.has(f) {
 		return nothing{}
 	}
 	return m.backend.Histogram(f, append(labels, m.labels...), nil)
 }
 
-// nothing takes updates of families that the engine type does not have.
+// nothing takes updates of families that the rank does not have.
 type nothing struct{}
 
 func (nothing) Add(float64)                     {}
 func (nothing) Observe(float64)                 {}
 func (nothing) ObserveWeighted(float64, uint64) {}
 
-// Report writes the gauges that a report of this kind owns; the others keep their values.
-func (m *Scheduler) Report(s report.Snapshot) {
-	var kind Reports
-	switch s.Kind {
-	case report.Prefill:
-		kind = OnPrefillReport
-	case report.Decode:
-		kind = OnDecodeReport
-	case report.Idle:
-		kind = OnIdleReport
-	default:
-		panic(fmt.Sprintf("metrics: report of kind %d", s.Kind))
-	}
-	if m.engineType == "prefill" {
-		s.Utilization = -1
-	}
-	now := m.wall()
-	for i := range m.queues {
-		if q := &m.queues[i]; q.family.Reports&kind != 0 {
-			q.set(q.read(s), now)
+// relabelled gives labels with another value of one.
+func relabelled(labels []Label, name, value string) []Label {
+	own := slices.Clone(labels)
+	for i := range own {
+		if own[i].Name == name {
+			own[i].Value = value
 		}
 	}
-	for i := range m.gauges {
-		if g := &m.gauges[i]; g.reports&kind != 0 {
-			g.series.Set(g.read(s), now)
-		}
-	}
+	return own
 }
-
-// QueueTime observes the first wait of a request.
-func (m *Scheduler) QueueTime(nanos int64) { m.queue.Observe(seconds(nanos)) }
-
-// StageTime observes a stage that ended.
-func (m *Scheduler) StageTime(stage ledger.Stage, nanos int64) {
-	if m.stages[stage] == nil {
-		m.stages[stage] = m.histogram(stageTime, Label{"stage", stage.String()})
-	}
-	m.stages[stage].Observe(seconds(nanos))
-}
-
-const (
-	mib           = 1 << 20
-	mibPerGiB     = 1024
-	nanosPerMilli = float64(time.Millisecond)
-)
-
-// KVTransfer observes a transfer: on a prefill engine one that has ended, on a decode engine, where only the waits are
-// known, one that got its pages. A transfer without time has no speed, and without bytes no size.
-func (m *Scheduler) KVTransfer(t report.KVTransfer) {
-	if t.TotalBytes > 0 && t.LatencyNanos > 0 {
-		size := float64(t.TotalBytes) / mib
-		m.totalMB.Observe(size)
-		m.speed.Observe(size / mibPerGiB / seconds(t.LatencyNanos))
-		m.latency.Observe(float64(t.LatencyNanos) / nanosPerMilli)
-	}
-	m.bootstrap.Observe(float64(max(0, t.BootstrapNanos)) / nanosPerMilli)
-	m.allocs.Observe(float64(max(0, t.AllocNanos)) / nanosPerMilli)
-}
-
-// BootstrapFailed counts a request whose engines did not meet.
-func (m *Scheduler) BootstrapFailed() { m.bootstrapFailed.Add(1) }
-
-// TransferFailed counts a request whose KV did not arrive.
-func (m *Scheduler) TransferFailed() { m.transferFailed.Add(1) }
-
-// Retracted counts one retraction of reqs > 0 requests.
-func (m *Scheduler) Retracted(reqs, inputTokens, outputTokens int) {
-	if reqs <= 0 {
-		return
-	}
-	m.retractedReqs.Add(float64(reqs))
-	m.retractedInput.Add(float64(inputTokens))
-	m.retractedOutput.Add(float64(outputTokens))
-}
-
-// RealtimeTokens counts the tokens of a step. A mode has a series from its first token on.
-func (m *Scheduler) RealtimeTokens(prefillCompute, prefillCache, decode int) {
-	m.realtime(&m.prefillCompute, "prefill_compute", prefillCompute)
-	m.realtime(&m.prefillCache, "prefill_cache", prefillCache)
-	m.realtime(&m.decode, "decode", decode)
-}
-
-func (m *Scheduler) realtime(series *CounterSeries, mode string, n int) {
-	if n <= 0 {
-		return
-	}
-	if *series == nil {
-		*series = m.counter(realTokens, Label{"mode", mode})
-	}
-	(*series).Add(float64(n))
-}
-
-// seconds turns whole nanoseconds into seconds.
-func seconds(nanos int64) float64 { return float64(nanos) / float64(time.Second) }

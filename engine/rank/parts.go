@@ -193,6 +193,7 @@ func schedulerConfig(cfg Config, info Info, made runner.Info) scheduler.Config {
 		TestRetractSteps:    cfg.TestRetractSteps,
 		WeightBytes:         info.WeightBytes,
 		KVBytes:             info.KVBytes,
+		AvailableBytes:      made.Device.MemoryFreeBytes,
 	}
 }
 

@@ -3,7 +3,6 @@ package rank
 import (
 	"log/slog"
 
-	"github.com/sluice-dev/sluice/engine/ledger"
 	"github.com/sluice-dev/sluice/engine/scheduler/report"
 )
 
@@ -16,21 +15,8 @@ type metricsStore interface {
 // noMetrics is the store of a rank whose metrics are off.
 type noMetrics struct{}
 
-func (noMetrics) reporter() report.Reporter { return silent{} }
+func (noMetrics) reporter() report.Reporter { return report.Silent{} }
 func (noMetrics) close() error              { return nil }
-
-// silent listens to nothing.
-type silent struct{}
-
-func (silent) Report(report.Snapshot)        {}
-func (silent) QueueTime(int64)               {}
-func (silent) StageTime(ledger.Stage, int64) {}
-func (silent) KVTransfer(report.KVTransfer)  {}
-func (silent) BootstrapFailed()              {}
-func (silent) TransferFailed()               {}
-func (silent) Retracted(int, int, int)       {}
-func (silent) RealtimeTokens(int, int, int)  {}
-func (silent) Violated(ledger.Law)           {}
 
 // logged passes reports on and writes them to the log.
 type logged struct {

@@ -17,7 +17,10 @@ func TestInfo(t *testing.T) {
 	device := reference.New()
 	r := newRunner(t, Config{ModelDir: dir, PageSize: 4, MaxTotalTokens: 43, Device: device})
 	got := r.Info()
-	got.Device.MemoryBytes, got.Device.MemoryFreeBytes = 0, 0
+	if got.LoadNanos <= 0 || got.AllocNanos <= 0 {
+		t.Errorf("weights took %d ns, pages %d ns", got.LoadNanos, got.AllocNanos)
+	}
+	got.Device.MemoryBytes, got.Device.MemoryFreeBytes, got.LoadNanos, got.AllocNanos = 0, 0, 0, 0
 	const layer = 16 + (16+2*8)*16 + 16*16 + 16 + 2*20*16 + 20*16
 	want := Info{
 		NumLayers: 3, ModelLayers: 3, KVHeads: 1, ModelKVHeads: 1, HeadDim: 8, PageBytesPerLayer: 4 * 2 * 4 * 1 * 8, PageSize: 4, MaxTotalTokens: 40, ContextLength: 40, VocabSize: 50,

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"time"
 
 	"github.com/sluice-dev/sluice/engine/model"
 	"github.com/sluice-dev/sluice/engine/parallel"
@@ -68,7 +69,10 @@ type Info struct {
 	WeightBytes   int64
 	KVBytes       int64 // of all layers
 	DType         string
-	Device        gpu.Info
+	Device        gpu.Info // as it was when weights and KV were there
+
+	LoadNanos  int64 // that loading the weights took
+	AllocNanos int64 // that allocating the pages took
 }
 
 // Runner implements scheduler.Executor.
@@ -137,10 +141,12 @@ func (r *Runner) load(cfg Config) error {
 	if err := r.compare(cfg); err != nil {
 		return err
 	}
+	began := time.Now()
 	m, err := model.Load(cfg.ModelDir, r.device, r.ranks())
 	if err != nil {
 		return err
 	}
+	loaded := time.Since(began)
 	r.model = m
 	c := m.Config()
 	fromLayer, toLayer := m.Shard().Layers()
@@ -155,7 +161,7 @@ func (r *Runner) load(cfg Config) error {
 		EOSTokenIDs:       c.EOSTokenIDs,
 		WeightBytes:       m.WeightBytes(),
 		DType:             "float32",
-		Device:            r.device.Info(),
+		LoadNanos:         loaded.Nanoseconds(),
 	}
 	if c.Windowed != nil {
 		r.info.WindowTokens, r.info.Windowed, r.info.ModelWindowed = c.SlidingWindow, c.Windowed[fromLayer:toLayer], c.Windowed
@@ -169,8 +175,13 @@ func (r *Runner) load(cfg Config) error {
 	}
 	r.info.MaxTotalTokens, r.info.MaxWindowTokens = pages.Full*cfg.PageSize, pages.Window*cfg.PageSize
 	r.info.KVBytes = r.info.bytes(pages)
-	r.pages, err = newPageStore(r.device, r.info, pages)
-	return err
+	began = time.Now()
+	if r.pages, err = newPageStore(r.device, r.info, pages); err != nil {
+		return err
+	}
+	r.info.AllocNanos = time.Since(began).Nanoseconds()
+	r.info.Device = r.device.Info()
+	return nil
 }
 
 // Info gives the facts of model and memory.

@@ -33,17 +33,8 @@ func (a *answer) Put(o request.Output) {
 }
 
 // silence is a reporter that nobody reads.
-type silence struct{}
+type silence struct{ report.Silent }
 
-func (silence) Report(report.Snapshot)            {}
-func (silence) QueueTime(int64)                   {}
-func (silence) StageTime(ledger.Stage, int64)     {}
-func (silence) KVTransfer(report.KVTransfer)      {}
-func (silence) BootstrapFailed()                  {}
-func (silence) TransferFailed()                   {}
-func (silence) Retracted(_, _, _ int)             {}
-func (silence) RealtimeTokens(_, _, _ int)        {}
-func (silence) Violated(ledger.Law)               {}
 func (silence) Decode(ids []int32, _ bool) string { return fmt.Sprint(ids) }
 
 // serve runs a scheduler for every rank of a team, gives the requests to the leader and collects their answers.

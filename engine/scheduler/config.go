@@ -95,8 +95,8 @@ type Config struct {
 	// TestRetractSteps > 0 retracts one sequence every so many decode steps, memory or not.
 	TestRetractSteps int
 
-	// WeightBytes and KVBytes are facts for Load.
-	WeightBytes, KVBytes int64
+	// WeightBytes and KVBytes are facts for Load and reports; AvailableBytes, of the device's memory, is what they left free.
+	WeightBytes, KVBytes, AvailableBytes int64
 }
 
 // maxConservativeness is more than any engine needs: admission is at its most careful well below.

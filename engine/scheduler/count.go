@@ -27,15 +27,22 @@ func (s *Scheduler) countItems(items []item) report.QueueCount {
 	return c
 }
 
+// priorityOf gives the priority that decides over a sequence, unset where priorities decide nothing.
+func (s *Scheduler) priorityOf(q *sequence) report.Priority {
+	if s.cfg.Priorities.Enabled {
+		if v := s.cfg.Priorities.resolve(q.req.Priority); v != nil {
+			return report.Priority{Set: true, Value: *v}
+		}
+	}
+	return report.Priority{}
+}
+
 func (s *Scheduler) countOne(c *report.QueueCount, q *sequence) {
 	c.Total++
 	if !s.cfg.Priorities.Enabled {
 		return
 	}
-	var p report.Priority
-	if v := s.cfg.Priorities.resolve(q.req.Priority); v != nil {
-		p = report.Priority{Set: true, Value: *v}
-	}
+	p := s.priorityOf(q)
 	at, found := slices.BinarySearchFunc(c.ByPriority, p, func(x report.PriorityCount, p report.Priority) int {
 		return cmp.Or(falseFirst(x.Priority.Set, p.Set), cmp.Compare(x.Priority.Value, p.Value))
 	})

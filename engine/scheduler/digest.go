@@ -55,7 +55,7 @@ const (
 
 // newDigest begins with the configuration, as far as it decides.
 func newDigest(c Config) (digest, error) {
-	c.WeightBytes, c.KVBytes, c.Windowed = 0, 0, nil // a stage's own
+	c.WeightBytes, c.KVBytes, c.AvailableBytes, c.Windowed = 0, 0, 0, nil // a stage's own
 	raw, err := json.Marshal(c)
 	if err != nil {
 		return 0, fmt.Errorf("scheduler config: encode it for the digest: %w", err)

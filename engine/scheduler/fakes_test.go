@@ -329,9 +329,26 @@ type recorder struct {
 	realtime  [3]int
 	transfers []report.KVTransfer
 	failed    [2]int // bootstrap, transfer
+	constants []report.Constants
+	loop      report.LoopTime // the sum
+	queueOf   map[report.Priority]int
+	released  map[report.ReleaseOutcome]int
+	rejected  map[report.Rejection]int
+	retries   int
+	effective [2]int // computed, cached
+	forward   map[report.ForwardMode]int64
+	cost      report.Cost // the sum
+	evicted   [2]int      // passes, tokens
+	grammars  []report.Grammar
+	masks     [][2]int64
 }
 
-func newRecorder() *recorder { return &recorder{stages: map[ledger.Stage]int{}} }
+func newRecorder() *recorder {
+	return &recorder{
+		stages: map[ledger.Stage]int{}, queueOf: map[report.Priority]int{}, released: map[report.ReleaseOutcome]int{},
+		rejected: map[report.Rejection]int{}, forward: map[report.ForwardMode]int64{},
+	}
+}
 
 func (r *recorder) Report(s report.Snapshot) {
 	r.mu.Lock()
@@ -340,7 +357,74 @@ func (r *recorder) Report(s report.Snapshot) {
 	r.lines = append(r.lines, fmt.Sprintf("report %s: running %d, queued %d, used %d of %d, usage %.2f, utilization %.3g, throughput %.3g",
 		s.Kind, s.NumRunningReqs.Total, s.NumQueueReqs.Total, s.NumUsedTokens, s.MaxTotalNumTokens, s.TokenUsage, s.Utilization, s.GenThroughput))
 }
-func (r *recorder) QueueTime(int64) { r.mu.Lock(); r.queue++; r.mu.Unlock() }
+func (r *recorder) Started(c report.Constants) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.constants = append(r.constants, c)
+}
+func (r *recorder) LoopTime(t report.LoopTime) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.loop.Iterations += t.Iterations
+	r.loop.IdleNanos += t.IdleNanos
+	r.loop.CPUNanos += t.CPUNanos
+	for s := range t.StageNanos {
+		for o, n := range t.StageNanos[s] {
+			r.loop.StageNanos[s][o] += n
+		}
+	}
+}
+func (r *recorder) QueueTime(_ int64, p report.Priority) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.queue++
+	r.queueOf[p]++
+}
+func (r *recorder) KVReleased(o report.ReleaseOutcome, _ int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.released[o]++
+}
+func (r *recorder) PrefillRetried() { r.mu.Lock(); r.retries++; r.mu.Unlock() }
+func (r *recorder) Rejected(reason report.Rejection) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.rejected[reason]++
+}
+func (r *recorder) PrefillTokens(computed, cached int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.effective[0] += computed
+	r.effective[1] += cached
+}
+func (r *recorder) Forward(mode report.ForwardMode, nanos int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.forward[mode] += nanos
+}
+func (r *recorder) Estimated(c report.Cost) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.cost.Flops += c.Flops
+	r.cost.ReadBytes += c.ReadBytes
+	r.cost.WriteBytes += c.WriteBytes
+}
+func (r *recorder) Evicted(tokens int, _ int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.evicted[0]++
+	r.evicted[1] += tokens
+}
+func (r *recorder) Grammar(g report.Grammar) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.grammars = append(r.grammars, g)
+}
+func (r *recorder) GrammarMasks(mean, most int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.masks = append(r.masks, [2]int64{mean, most})
+}
 func (r *recorder) StageTime(stage ledger.Stage, _ int64) {
 	r.mu.Lock()
 	r.stages[stage]++

@@ -40,7 +40,7 @@ func (s *Scheduler) enter(q *sequence, to ledger.Stage) {
 	}
 	if wait, ok := q.timeline.FirstWait(); ok && !q.waited && to != ledger.StageDone {
 		q.waited = true
-		s.deps.Reporter.QueueTime(wait)
+		s.deps.Reporter.QueueTime(wait, s.priorityOf(q))
 	}
 }
 
@@ -111,6 +111,20 @@ func summarize(snap report.Snapshot) reported {
 
 // running counts the sequences that run or compute their prompt.
 func (s *Scheduler) running() int { return len(s.in[stateRunning]) + len(s.in[statePrefilling]) }
+
+// constants gives what never changes.
+func (s *Scheduler) constants() report.Constants {
+	st := s.pool.Stats()
+	c := report.Constants{
+		PageSize: s.cfg.PageSize, NumPages: st.Capacity / s.cfg.PageSize, MaxTotalNumTokens: st.Capacity, ContextLen: s.cfg.ContextLength,
+		MaxRunningRequestsUnderSLO: s.cfg.MaxRunningUnderSLO,
+		WeightBytes:                s.cfg.WeightBytes, KVBytes: s.cfg.KVBytes, AvailableBytes: s.cfg.AvailableBytes,
+	}
+	if s.windowed() {
+		c.MaxTotalNumTokensSWA = s.window.Stats().Capacity
+	}
+	return c
+}
 
 // snapshot reads the state.
 func (s *Scheduler) snapshot(kind report.Kind) report.Snapshot {

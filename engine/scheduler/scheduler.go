@@ -100,6 +100,7 @@ func New(cfg Config, deps Deps) (*Scheduler, error) {
 	s.steps.lastDecode, s.steps.lastReport = now, now
 	s.said.running = -1 // so that the first step of an idle scheduler reports
 	s.publishLoad(now)
+	deps.Reporter.Started(s.constants())
 	return s, nil
 }
 

@@ -22,6 +22,7 @@ have begins with ` + "`sluice_`" + `. Where a series comes from decides the labe
 | from | labels |
 |---|---|
 | scheduler | ` + "`model_name`, `engine_type`, `tp_rank`, `pp_rank`, `moe_ep_rank`, with `--dp-size` `dp_rank`, with priority scheduling `priority`, and those of `--extra-metric-labels`" + ` |
+| cache | ` + "`cache_type`, `tp_rank`, `pp_rank`, `dp_rank`, and those of `--extra-metric-labels`" + ` |
 | front | ` + "`model_name`, `engine_type`, and those of `--extra-metric-labels`" + ` |
 | http | those of ` + "`--extra-metric-labels`" + ` |
 | process, store | none |
@@ -39,7 +40,7 @@ func metricsPage(engine []*enginemetrics.Family, router []routermetrics.Family, 
 	b.WriteString(metricsHead)
 	for _, f := range engine {
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s | %s | %s |\n", f.Name, kind(f.Kind.String(), f.Unit), f.Source,
-			engineTypes(f.Engines), codes(f.Labels), codes(f.SumOver), reports(f), cell(f.Help))
+			engineTypes(f), codes(f.Labels), codes(f.SumOver), reports(f), cell(f.Help))
 	}
 	b.WriteString("\n### Buckets\n\n| histogram | bounds, without +Inf |\n|---|---|\n")
 	for _, f := range engine {
@@ -65,22 +66,40 @@ func kind(kind, unit string) string {
 	return kind + ", " + unit
 }
 
-func engineTypes(e enginemetrics.Engines) string {
-	if e == enginemetrics.OnAll {
-		return "all"
-	}
-	var types []string
-	for _, t := range []string{"unified", "prefill", "decode"} {
-		if e.Has(t) {
-			types = append(types, t)
+// engineTypes says which engines have a family.
+func engineTypes(f *enginemetrics.Family) string {
+	types := []string{"all"}
+	if f.Engines != enginemetrics.OnAll {
+		types = types[:0]
+		for _, t := range []string{"unified", "prefill", "decode"} {
+			if f.Engines.Has(t) {
+				types = append(types, t)
+			}
 		}
 	}
-	return strings.Join(types, ", ")
+	text := strings.Join(types, ", ")
+	for _, n := range []struct {
+		needs enginemetrics.Features
+		text  string
+	}{
+		{enginemetrics.WithSlidingWindow, "with sliding-window layers"},
+		{enginemetrics.WithSessions, "with `--enable-streaming-session`"},
+		{enginemetrics.WithDeviceTimer, "with `SGLANG_ENABLE_METRICS_DEVICE_TIMER`"},
+		{enginemetrics.WithMFU, "with `--enable-mfu-metrics`"},
+	} {
+		if f.Needs.Has(n.needs) {
+			text += " " + n.text
+		}
+	}
+	return text
 }
 
 func reports(f *enginemetrics.Family) string {
 	if f.Reports == 0 {
 		return "events"
+	}
+	if f.Reports == enginemetrics.OnStart {
+		return "start"
 	}
 	if f.Reports == enginemetrics.OnEveryReport {
 		return "every report"

@@ -1,12 +1,8 @@
-// Package report holds what a scheduler tells about itself: typed events and snapshots, plain data without behaviour.
+// Package report holds what a scheduler tells about itself: typed events and snapshots, plain data.
 // The scheduler emits them, engine/metrics listens. It imports the ledger for stage names and nothing else.
 package report
 
-import (
-	"strconv"
-
-	"github.com/sluice-dev/sluice/engine/ledger"
-)
+import "strconv"
 
 // Kind says what made the scheduler report.
 type Kind int
@@ -65,6 +61,15 @@ type Snapshot struct {
 	Utilization   float64 // -1 on a prefill engine
 	CacheHitRate  float64 // of the last prefill report
 
+	DecodeSumSeqLens int     // tokens with KV of the sequences in the batch of the last decode report
+	NewTokenRatio    float64 // (0, 1]: the part of the tokens that requests may still generate for which admission keeps room
+	FwdOccupancy     float64 // percent of the wall time that the device was busy, at most 100; NaN while unknown
+
+	// Of the last decode report at which every running request had a routing key.
+	NumUniqueRunningRoutingKeys int
+	RoutingKeyRunningReqCounts  RoutingKeyCounts // keys by their running requests
+	RoutingKeyAllReqCounts      RoutingKeyCounts // keys by their running and waiting requests
+
 	NumPrefillBootstrapQueueReqs   QueueCount
 	NumPrefillInflightQueueReqs    QueueCount
 	NumDecodePreallocQueueReqs     QueueCount
@@ -102,30 +107,20 @@ func (p Priority) String() string {
 	return strconv.Itoa(p.Value)
 }
 
-// KVTransfer is one finished transfer on a prefill engine.
-type KVTransfer struct {
-	TotalBytes     int64
-	LatencyNanos   int64
-	BootstrapNanos int64
-	AllocNanos     int64
-}
+var routingKeyBounds = [...]int{1, 2, 3, 5, 7, 10, 20, 50, 100, 200}
 
-// Reporter listens. Calls come from the scheduler's goroutine and must not block.
-type Reporter interface {
-	Report(Snapshot)
-	// QueueTime gets the first wait of a request, once per request.
-	QueueTime(nanos int64)
-	// StageTime gets the length of a stage that ended.
-	StageTime(stage ledger.Stage, nanos int64)
-	// KVTransfer gets a transfer that left the inflight queue.
-	KVTransfer(t KVTransfer)
-	// BootstrapFailed and TransferFailed count requests that ended so.
-	BootstrapFailed()
-	TransferFailed()
-	// Retracted counts one retraction of reqs > 0 requests.
-	Retracted(reqs, inputTokens, outputTokens int)
-	// RealtimeTokens counts tokens of a step: computed prompt tokens, prompt tokens found in the cache, decoded tokens.
-	RealtimeTokens(prefillCompute, prefillCache, decode int)
-	// Violated counts a breach of a conservation law.
-	Violated(law ledger.Law)
+// RoutingKeyBounds gives the bounds of RoutingKeyCounts: element i counts keys with more requests than bound i-1 (0 for the
+// first) and at most bound i; the last element those above all bounds.
+func RoutingKeyBounds() [len(routingKeyBounds)]int { return routingKeyBounds }
+
+// RoutingKeyCounts is the number of routing keys by how many requests they have.
+type RoutingKeyCounts [len(routingKeyBounds) + 1]int
+
+// Add counts a key with so many requests, at least one.
+func (c *RoutingKeyCounts) Add(requests int) {
+	at := 0
+	for at < len(routingKeyBounds) && requests > routingKeyBounds[at] {
+		at++
+	}
+	c[at]++
 }
