@@ -67,7 +67,7 @@ bench: need-go ## Run the benchmarks
 TREE = git ls-files -co --exclude-standard | LC_ALL=C sort | xargs -d '\n' sha256sum 2>/dev/null || true
 
 .PHONY: generate
-generate: need-go ## Generate deep copies, CRDs, RBAC, protobuf code, kernels and reference pages
+generate: need-go ## Generate deep copies, CRDs, RBAC, protobuf code, kernels, reference pages and the dashboard
 	$(TOOL) run controller-gen object paths=./api/...
 	$(TOOL) run controller-gen crd paths=./api/... output:crd:dir=config/crd/bases
 	rm -f charts/sluice/files/crds/*.yaml
@@ -75,6 +75,7 @@ generate: need-go ## Generate deep copies, CRDs, RBAC, protobuf code, kernels an
 	$(TOOL) run controller-gen --load-build-tags=rbac rbac:roleName=sluice-operator paths=./controllers/... output:rbac:dir=charts/sluice/files
 	$(GO) generate ./engine/... ./gpu/...
 	$(GO) run ./hack/reference docs
+	$(GO) run ./hack/dashboard monitoring/grafana/dashboards/sglang-dashboard.json
 
 .PHONY: verify
 verify: need-go ## Generate again and fail on any difference; vet, format and lint

@@ -55,6 +55,11 @@ func Rules() []Rule {
 			Why: "the router speaks HTTP to engines and reads labels of pods, nothing else",
 		},
 		{
+			Name: "dashboards-know-the-table", Dirs: []string{"monitoring/dashboard"},
+			Deny: append(in("engine", "gpu", "router", "controllers", "api"), "k8s.io", "sigs.k8s.io", "net/http", "github.com/prometheus"), Allow: in("engine/metrics"),
+			Why: "a dashboard is built from the table of metric families; who applies it is somebody else's business",
+		},
+		{
 			Name: "bench-knows-a-url", Dirs: []string{"bench", "cmd/bench"},
 			Deny: append(in("engine", "gpu", "router", "controllers", "api"), "k8s.io", "github.com/prometheus"),
 			Why:  "a load generator sees a server as its clients do; one that shared code with the server would share its mistakes",
@@ -129,7 +134,7 @@ func Rules() []Rule {
 			Why:    "only engine/trace makes spans, from the ledger",
 		},
 		{
-			Name: "product-without-hack", Dirs: []string{"api", "bench", "controllers", "engine", "gpu", "router", "cmd"},
+			Name: "product-without-hack", Dirs: []string{"api", "bench", "controllers", "engine", "gpu", "monitoring", "router", "cmd"},
 			Deny: in("hack", "test"),
 			Why:  "the product does not depend on how it is developed",
 		},

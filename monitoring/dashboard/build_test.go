@@ -1,0 +1,279 @@
+package dashboard
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	sdk "github.com/grafana/grafana-foundation-sdk/go/dashboard"
+	"github.com/grafana/grafana-foundation-sdk/go/prometheus"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql/parser"
+
+	"github.com/sluice-dev/sluice/engine/metrics"
+)
+
+// tenant are options as the operator may choose them.
+func tenant() Options {
+	return Options{
+		UID: "sluice-team-a", Title: "team-a", Datasource: "prom-1", TTFT: 1, ITL: 0.1,
+		Fixed:   []Matcher{{"namespace", "team-a"}, {"tenant", `a"b\`}},
+		Filters: []string{"inference_service", "pool", "replica"}, Replica: []string{"inference_service", "pool", "replica"},
+	}
+}
+
+func build(t *testing.T, o Options) sdk.Dashboard {
+	t.Helper()
+	d, err := Build(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// flat gives all panels, also those of closed rows.
+func flat(d sdk.Dashboard) (panels []sdk.Panel, rows []sdk.RowPanel) {
+	for _, p := range d.Panels {
+		if p.Panel != nil {
+			panels = append(panels, *p.Panel)
+			continue
+		}
+		rows = append(rows, *p.RowPanel)
+		panels = append(panels, p.RowPanel.Panels...)
+	}
+	return panels, rows
+}
+
+func exprs(t *testing.T, p sdk.Panel) (list []string) {
+	t.Helper()
+	for _, target := range p.Targets {
+		q, ok := target.(prometheus.Dataquery)
+		if !ok {
+			t.Fatalf("panel %s: a target is a %T", *p.Title, target)
+		}
+		list = append(list, q.Expr)
+	}
+	return list
+}
+
+func TestCheckedInDashboard(t *testing.T) {
+	const file = "../grafana/dashboards/sglang-dashboard.json"
+	want, err := json.MarshalIndent(build(t, Standalone()), "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want)+"\n", string(got)); diff != "" {
+		t.Errorf("%s is not what Build makes; run make generate (-want +got):\n%s", file, diff)
+	}
+}
+
+// TestOriginalPanels: who knows SGLang's dashboard finds its panels where they were.
+func TestOriginalPanels(t *testing.T) {
+	type place struct {
+		ID    uint32
+		X, Y  uint32
+		Type  string
+		Title string
+	}
+	want := []place{
+		{14, 0, 0, "timeseries", "End-to-End Request Latency"},
+		{17, 12, 0, "heatmap", "End-to-End Request Latency(s) Heatmap"},
+		{20, 0, 8, "timeseries", "Time-To-First-Token Latency"},
+		{19, 12, 8, "heatmap", "Time-To-First-Token Seconds Heatmap"},
+		{7, 0, 16, "timeseries", "Num Running Requests"},
+		{18, 12, 16, "timeseries", "Token Generation Throughput (Tokens / S)"},
+		{11, 0, 24, "timeseries", "Cache Hit Rate"},
+		{8, 12, 24, "timeseries", "Number Queued Requests"},
+	}
+	d := build(t, Standalone())
+	var got []place
+	for _, p := range d.Panels[:len(want)] {
+		got = append(got, place{*p.Panel.Id, p.Panel.GridPos.X, p.Panel.GridPos.Y, p.Panel.Type, *p.Panel.Title})
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("panels (-want +got):\n%s", diff)
+	}
+	if *d.Uid != "sglang-dashboard" || *d.Title != "SGLang Dashboard" {
+		t.Errorf("uid %s, title %s", *d.Uid, *d.Title)
+	}
+}
+
+// TestGrid: ids are unique, panels lie within the grid and not on each other, and each says what it shows and why it may be
+// empty.
+func TestGrid(t *testing.T) {
+	for name, o := range map[string]Options{"standalone": Standalone(), "tenant": tenant()} {
+		panels, rows := flat(build(t, o))
+		ids, taken := map[uint32]string{}, map[[2]uint32]string{}
+		occupy := func(id uint32, title string, pos sdk.GridPos) {
+			if other, used := ids[id]; used {
+				t.Errorf("%s: id %d is that of %s and of %s", name, id, other, title)
+			}
+			ids[id] = title
+			if pos.W == 0 || pos.H == 0 || pos.X+pos.W > 24 {
+				t.Errorf("%s: %s lies outside of the grid: %+v", name, title, pos)
+			}
+			for x := pos.X; x < pos.X+pos.W; x++ {
+				for y := pos.Y; y < pos.Y+pos.H; y++ {
+					if other, used := taken[[2]uint32{x, y}]; used {
+						t.Fatalf("%s: %s and %s overlap at %d,%d", name, other, title, x, y)
+					}
+					taken[[2]uint32{x, y}] = title
+				}
+			}
+		}
+		for _, r := range rows {
+			occupy(r.Id, *r.Title, *r.GridPos)
+		}
+		for _, p := range panels {
+			occupy(*p.Id, *p.Title, *p.GridPos)
+			defaults := p.FieldConfig.Defaults
+			if defaults.NoValue == nil || *defaults.NoValue == "" {
+				t.Errorf("%s: panel %s does not say why it may be empty", name, *p.Title)
+			}
+			if unit := defaults.Unit; p.Type != "heatmap" && (unit == nil || *unit == "") {
+				t.Errorf("%s: panel %s has no unit", name, *p.Title)
+			}
+			if len(p.Targets) == 0 {
+				t.Errorf("%s: panel %s asks nothing", name, *p.Title)
+			}
+		}
+	}
+}
+
+var choice = regexp.MustCompile(`\$[a-z_]+`)
+
+// TestQueries: every query is PromQL, selects only families of the table, accepts both spellings, and carries the fixed
+// matchers and the reader's choices.
+func TestQueries(t *testing.T) {
+	for name, o := range map[string]Options{"standalone": Standalone(), "tenant": tenant()} {
+		d := build(t, o)
+		panels, _ := flat(d)
+		offered := map[string]bool{"$__rate_interval": true, "$datasource": true}
+		for _, v := range d.Templating.List {
+			offered["$"+v.Name] = true
+		}
+		for _, p := range panels {
+			for _, expr := range exprs(t, p) {
+				for _, c := range choice.FindAllString(expr, -1) {
+					if !offered[c] {
+						t.Errorf("%s, %s: %s is not a variable", name, *p.Title, c)
+					}
+				}
+				checkQuery(t, name+", "+*p.Title, expr, o)
+			}
+		}
+	}
+}
+
+func checkQuery(t *testing.T, where, expr string, o Options) {
+	t.Helper()
+	parsed, err := parser.ParseExpr(strings.ReplaceAll(expr, interval, "1m"))
+	if err != nil {
+		t.Errorf("%s: %v in\n%s", where, err, expr)
+		return
+	}
+	parser.Inspect(parsed, func(node parser.Node, _ []parser.Node) error {
+		selector, ok := node.(*parser.VectorSelector)
+		if !ok {
+			return nil
+		}
+		f, source := selected(selector.LabelMatchers)
+		if f == nil {
+			t.Errorf("%s: %s selects no family of the table under both spellings", where, selector)
+			return nil
+		}
+		have := map[string]string{}
+		for _, m := range selector.LabelMatchers {
+			have[m.Name] = m.Type.String() + m.Value
+		}
+		for _, m := range o.Fixed {
+			if have[m.Label] != "="+m.Value {
+				t.Errorf("%s: %s has %s%s, want =%s", where, selector, m.Label, have[m.Label], m.Value)
+			}
+		}
+		want := append([]string{}, o.Filters...)
+		switch source {
+		case metrics.FromScheduler:
+			want = append(append(want, modelLabels...), rankLabels...)
+			if have[priority] == "" {
+				t.Errorf("%s: %s takes totals and priorities together", where, selector)
+			}
+		case metrics.FromFront:
+			want = append(want, modelLabels...)
+		}
+		for _, label := range want {
+			if have[label] != "=~$"+label {
+				t.Errorf("%s: %s does not filter by %s", where, selector, label)
+			}
+		}
+		return nil
+	})
+}
+
+// selected finds the family that a selector takes, which must match it under each of its spellings and nothing else.
+func selected(matchers []*labels.Matcher) (*metrics.Family, metrics.Source) {
+	for _, m := range matchers {
+		if m.Name != labels.MetricName {
+			continue
+		}
+		for _, f := range metrics.Families() {
+			for _, suffix := range []string{"", "_bucket", "_sum", "_count"} {
+				if suffix != "" && f.Kind != metrics.Histogram {
+					continue
+				}
+				name := f.Name + suffix
+				if m.Matches(name) && m.Matches(strings.ReplaceAll(name, ":", "_")) && !m.Matches(name+"x") {
+					return f, f.Source
+				}
+			}
+		}
+	}
+	return nil, 0
+}
+
+func TestOptionsThatDoNotFit(t *testing.T) {
+	for name, change := range map[string]func(*Options){
+		"no uid":                      func(o *Options) { o.UID = "" },
+		"no labels of a replica":      func(o *Options) { o.Replica = nil },
+		"a filter twice":              func(o *Options) { o.Filters = []string{"pool", "pool"} },
+		"a filter that always is one": func(o *Options) { o.Filters = []string{"model_name"} },
+		"a filter that is no label":   func(o *Options) { o.Filters = []string{"a-b"} },
+		"fixed and a filter":          func(o *Options) { o.Fixed = []Matcher{{"instance", "x"}} },
+		"a fixed one that is no label": func(o *Options) {
+			o.Fixed = []Matcher{{`x="",y`, "x"}}
+		},
+		"a target between bounds": func(o *Options) { o.TTFT = 0.7 },
+	} {
+		o := Standalone()
+		change(&o)
+		if _, err := Build(o); err == nil || !strings.HasPrefix(err.Error(), "options: ") {
+			t.Errorf("%s: %v, want an error about options", name, err)
+		}
+	}
+}
+
+func TestFamilyOutsideOfTheTable(t *testing.T) {
+	q := &queries{options: Standalone()}
+	_ = q.rate("sglang:nothing_total", nil)
+	if err := q.err(); err == nil || !strings.Contains(err.Error(), "sglang:nothing_total") {
+		t.Errorf("%v, want an error that names the family", err)
+	}
+}
+
+// Two replicas with two tensor-parallel ranks that export: a total counts each request once.
+func ExampleBuild() {
+	q := &queries{options: Options{Replica: []string{"pod"}}}
+	fmt.Println(q.total("sglang:num_queue_reqs", []string{"pod"}))
+	fmt.Println(q.rate("sglang:num_requests_total", nil))
+	// Output:
+	// sum by (pod) (max by (pod, model_name, engine_type, dp_rank) ({__name__=~"sglang[:_]num_queue_reqs", model_name=~"$model_name", engine_type=~"$engine_type", dp_rank=~"$dp_rank", tp_rank=~"$tp_rank", pp_rank=~"$pp_rank", priority=""}))
+	// sum(rate({__name__=~"sglang[:_]num_requests_total", model_name=~"$model_name", engine_type=~"$engine_type"}[$__rate_interval]))
+}

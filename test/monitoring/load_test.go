@@ -1,0 +1,226 @@
+package monitoring
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sluice-dev/sluice/test/harness"
+)
+
+// scrapeInterval is how far apart the scrapes lie in the database, whatever lay between them here.
+const scrapeInterval = 5 * time.Second
+
+// rounds of load, with a scrape before, between and after them.
+const rounds = 6
+
+// scrape is what every engine said at one moment.
+type scrape struct {
+	at    time.Time
+	pages map[string]string // by instance
+}
+
+// fleet are the engines under load and what tells them apart in a cluster.
+type fleet struct {
+	engines map[string]*harness.Engine // by pool
+	router  string
+}
+
+func (f *fleet) each(do func(pool string, e *harness.Engine)) {
+	for _, pool := range []string{"unified", "prefill", "decode"} {
+		do(pool, f.engines[pool])
+	}
+}
+
+// instance is the address under which Prometheus knows an engine.
+func instance(e *harness.Engine) string { return fmt.Sprintf("127.0.0.1:%d", e.Port) }
+
+// start runs a unified engine, and a prefill and a decode engine behind a router, each with two data-parallel replicas and
+// little memory.
+func start(t *testing.T) *fleet {
+	t.Helper()
+	harness.NoteSources(t, "../..")
+	common := []string{"--model-path", tiny, "--dp-size", "2", "--page-size", "8", "--chunked-prefill-size", "64", "--decode-log-interval", "4", "--enable-priority-scheduling"}
+	with := func(more ...string) []string { return append(append([]string{}, common...), more...) }
+	f := &fleet{engines: map[string]*harness.Engine{
+		"unified": programs.StartEngine(t, "", nil, with("--max-total-tokens", "768", "--enable-streaming-session")...),
+		"prefill": programs.StartEngine(t, "prefill", nil, with("--max-total-tokens", "1024")...),
+		"decode":  programs.StartEngine(t, "decode", nil, with("--max-total-tokens", "512")...),
+	}}
+	f.router = programs.StartRouter(t, []*harness.Engine{f.engines["prefill"]}, []*harness.Engine{f.engines["decode"]})
+	return f
+}
+
+// observe puts load on the engines, round by round, and scrapes them before, between and after.
+func observe(t *testing.T, f *fleet) []scrape {
+	t.Helper()
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 2))
+	begin := time.Unix(1_800_000_000, 0)
+	var all []scrape
+	look := func() {
+		s := scrape{at: begin.Add(time.Duration(len(all)) * scrapeInterval), pages: map[string]string{}}
+		f.each(func(_ string, e *harness.Engine) { s.pages[instance(e)] = page(t, e.URL+"/metrics") })
+		all = append(all, s)
+	}
+	look()
+	for range rounds {
+		round(t, f, rng, look)
+		look()
+	}
+	f.each(func(_ string, e *harness.Engine) { e.Idle(t) })
+	look()
+	return all
+}
+
+func page(t *testing.T, url string) string {
+	t.Helper()
+	answer, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil || answer.StatusCode != http.StatusOK {
+		t.Fatalf("GET %s: status %d: %v", url, answer.StatusCode, err)
+	}
+	return string(text)
+}
+
+// round asks for answers of every kind at once: more than fit, so that some wait and some are retracted. It looks when the
+// first few have come.
+func round(t *testing.T, f *fleet, rng *rand.Rand, look func()) {
+	t.Helper()
+	var wg, first sync.WaitGroup
+	unified := f.engines["unified"].URL
+	early := map[string]*atomic.Int32{unified: {}, f.router: {}}
+	for _, left := range early {
+		left.Store(4)
+		first.Add(4)
+	}
+	ask := func(url, path string, body map[string]any) {
+		wg.Go(func() {
+			if err := post(t.Context(), url+path, body); err != nil {
+				t.Errorf("%s%s %v: %v", url, path, body, err)
+			}
+			if early[url].Add(-1) >= 0 {
+				first.Done()
+			}
+		})
+	}
+	shared := prompt(rng, 40)
+	for i := range 24 {
+		body := map[string]any{
+			"input_ids": append(append([]int32{}, shared...), prompt(rng, 1+rng.IntN(60))...), "priority": i % 3, "stream": i%2 == 0,
+			"sampling_params": map[string]any{"temperature": 0, "max_new_tokens": 40 + rng.IntN(80), "ignore_eos": true},
+		}
+		ask(unified, "/generate", body)
+		if i < 16 {
+			ask(f.router, "/generate", body)
+		}
+	}
+	ask(unified, "/v1/chat/completions", map[string]any{
+		"model": "m", "max_tokens": 60, "messages": []map[string]any{{"role": "user", "content": "Where do the boats go?"}},
+		"response_format": map[string]any{"type": "json_schema", "json_schema": map[string]any{"name": "trip", "strict": true, "schema": map[string]any{
+			"type": "object", "properties": map[string]any{"boats": map[string]any{"type": "integer"}}, "required": []string{"boats"}, "additionalProperties": false,
+		}}},
+	})
+	wg.Go(func() { session(t, unified, rng) })
+	wg.Go(func() { leave(t, unified) })
+	first.Wait()
+	look()
+	wg.Wait()
+	for _, url := range []string{unified, f.router} {
+		if err := post(t.Context(), url+"/v1/completions", map[string]any{"prompt": 7, "max_tokens": -1}); err == nil {
+			t.Errorf("%s: a malformed request got an answer", url)
+		}
+	}
+	f.each(func(_ string, e *harness.Engine) {
+		if _, err := e.Loads(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// prompt makes n tokens.
+func prompt(rng *rand.Rand, n int) []int32 {
+	ids := make([]int32, n)
+	for i := range ids {
+		ids[i] = int32(10 + rng.IntN(480))
+	}
+	return ids
+}
+
+// post asks with a routing key and reads the whole answer, streamed or not.
+func post(ctx context.Context, url string, body any) error {
+	data, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(data))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("x-smg-routing-key", "tenant-a")
+	answer, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err == nil && answer.StatusCode != http.StatusOK {
+		err = &harness.StatusError{Status: answer.StatusCode, Body: string(text)}
+	}
+	return err
+}
+
+// session has a talk of two turns.
+func session(t *testing.T, url string, rng *rand.Rand) {
+	id := fmt.Sprintf("talk-%d", rng.Uint64())
+	turn := func(path string, body map[string]any) {
+		if err := post(t.Context(), url+path, body); err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	turn("/open_session", map[string]any{"session_id": id, "capacity_of_str_len": 1000, "streaming": true})
+	for range 2 {
+		turn("/generate", map[string]any{
+			"text": "the old mill", "session_params": map[string]any{"id": id},
+			"sampling_params": map[string]any{"temperature": 0, "max_new_tokens": 8, "ignore_eos": true},
+		})
+	}
+	turn("/close_session", map[string]any{"session_id": id})
+}
+
+// leave begins a long answer and goes away after its first bytes, as clients do.
+func leave(t *testing.T, url string) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	body := `{"text": "on and on", "stream": true, "sampling_params": {"max_new_tokens": 600, "ignore_eos": true}}`
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/generate", bytes.NewReader([]byte(body)))
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	req.Header.Set("Content-Type", "application/json")
+	answer, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer answer.Body.Close()
+	if _, err := answer.Body.Read(make([]byte, 1)); err != nil && !errors.Is(err, io.EOF) {
+		t.Error(err)
+	}
+}
