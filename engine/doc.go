@@ -17,8 +17,9 @@
 //  14. disagg: KV pages from a prefill rank to a decode rank.
 //  15. ledger: the stages of a request and the only clock.
 //  16. metrics: the table of families, the store of a process, the exposition of a replica.
-//  17. loads: the wire types of /v1/loads, which router and operator read too.
-//  18. profile: pprof profiles of a process while it serves.
+//  17. trace: the spans of a request, from the ledger, and their export.
+//  18. loads: the wire types of /v1/loads, which router and operator read too.
+//  19. profile: pprof profiles of a process while it serves.
 //
 // What may import what is in hack/layers.
 package engine

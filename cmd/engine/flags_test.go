@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-dev/sluice/engine/metrics"
 	"github.com/sluice-dev/sluice/engine/rank"
 	"github.com/sluice-dev/sluice/engine/server"
+	"github.com/sluice-dev/sluice/engine/trace"
 	"github.com/spf13/pflag"
 )
 
@@ -50,7 +51,10 @@ func TestServeFlags(t *testing.T) {
 		Priority: rank.PriorityConfig{
 			Enabled: true, Default: new(-14), LowFirst: true, PreemptionThreshold: 15, DisablePreemption: true, AbortWhenDisabled: true,
 		},
-		RequestWaitingTimeout: 16 * time.Second, RequestRunningTimeout: 17 * time.Minute, Seed: 11, Threads: 12, DecodeLogInterval: 13, LogLevel: "debug", Disagg: rank.DisaggConfig{Mode: rank.ModePrefill, AdvertiseHost: "h"},
+		RequestWaitingTimeout: 16 * time.Second, RequestRunningTimeout: 17 * time.Minute, Seed: 11, Threads: 12, DecodeLogInterval: 13, LogLevel: "debug", Trace: trace.Config{
+			Enabled: true, Endpoint: "c:4318", Modules: []string{"request", "mooncake"},
+			Protocol: trace.GRPC, Level: 3, Delay: 500 * time.Millisecond, BatchSize: 64,
+		}, Disagg: rank.DisaggConfig{Mode: rank.ModePrefill, AdvertiseHost: "h"},
 	}
 	got, files, err := parse("--model-path", "/m", "--served-model-name", "n", "--host", "0.0.0.0", "--port", "1", "--api-key", "k", "--admin-api-key", "a",
 		"--max-body-bytes", "2", "--page-size", "4", "--max-total-tokens", "5", "--swa-full-tokens-ratio", "0.25", "--context-length", "6", "--max-running-requests", "7",
@@ -63,6 +67,7 @@ func TestServeFlags(t *testing.T) {
 		"--threads", "12", "--enable-metrics", "--extra-metric-labels", `{"cluster":"c"}`, "--tokenizer-metrics-custom-labels-header", "x-l",
 		"--tokenizer-metrics-allowed-custom-labels", "team", "shift", "--bucket-time-to-first-token", "0.1", "0.5", "--bucket-inter-token-latency=0.2",
 		"--bucket-e2e-request-latency", "1,2", "--prompt-tokens-buckets", "tse", "1000", "2", "8", "--generation-tokens-buckets", "custom 5 50",
+		"--enable-trace", "--otlp-traces-endpoint", "c:4318", "--trace-modules", "request, mooncake",
 		"--decode-log-interval", "13", "--enable-cache-report", "--dp-size", "2", "--tensor-parallel-size", "2", "--pp", "3", "--nnodes", "4", "--node-rank", "1", "--nccl-init-addr", "h:5", "--dist-timeout", "18", "--dist-secret-file", "g", "--load-balance-method", "shortest_queue", "--load-balance-method", "total_tokens", "--log-requests", "--log-requests-level", "3", "--log-level", "debug", "--disaggregation-mode", "prefill", "--disaggregation-bootstrap-port", "3",
 		"--disaggregation-host", "h", "--disaggregation-secret-file", "f", "--drain-accept", "1.5", "--drain-timeout", "2m")
 	if err != nil {
@@ -149,6 +154,12 @@ func TestReadEnvironment(t *testing.T) {
 		{"nodes", "have a secret of their own", "", map[string]string{"SLUICE_PD_SECRET": "s", "SLUICE_DIST_SECRET": "d\n"}, func(c *server.Config) {
 			c.Rank.Disagg.Secret, c.DistSecret = "s", "d"
 		}, ""},
+		{"traces", "SGLang's variables, and OpenTelemetry's", "", map[string]string{
+			"SGLANG_TRACE_LEVEL": "1", "SGLANG_OTLP_EXPORTER_SCHEDULE_DELAY_MILLIS": "20", "SGLANG_OTLP_EXPORTER_MAX_EXPORT_BATCH_SIZE": "7", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
+		}, func(c *server.Config) {
+			c.Rank.Trace.Level, c.Rank.Trace.Delay, c.Rank.Trace.BatchSize, c.Rank.Trace.Protocol = 1, 20*time.Millisecond, 7, trace.HTTPProtobuf
+		}, ""},
+		{"trace level that is none", "the variable is named", "", map[string]string{"SGLANG_TRACE_LEVEL": "high"}, nil, `SGLANG_TRACE_LEVEL is "high": give a whole number`},
 		{"no file", "the flag is named", "missing", nil, nil, "--disaggregation-secret-file"},
 		{"empty file", "an empty secret is none", "empty", nil, nil, "is empty"},
 		{"time to meet", "of the two halves of a pair", "", map[string]string{"SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT": "1.5", "SGLANG_DISAGGREGATION_WAITING_TIMEOUT": "2"}, func(c *server.Config) {

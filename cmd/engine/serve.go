@@ -103,6 +103,10 @@ func serveFlags(f *pflag.FlagSet, cfg *server.Config, files *secretFiles) {
 	f.IntVar(&cfg.LogRequestsLevel, "log-requests-level", cfg.LogRequestsLevel, "what the lines hold: 0 counts, 1 also the sampling parameters, 2 also the begin of texts, 3 whole texts")
 	f.StringVar(&r.LogLevel, "log-level", r.LogLevel, "debug, info, warning or error")
 
+	f.BoolVar(&r.Trace.Enabled, "enable-trace", false, "make spans of requests and send them to an OpenTelemetry collector")
+	f.StringVar(&r.Trace.Endpoint, "otlp-traces-endpoint", r.Trace.Endpoint, "the collector: host:port, or a URL such as https://host:4318/v1/traces")
+	f.Var((*modules)(&r.Trace.Modules), "trace-modules", "whose spans are made, with commas between: request")
+
 	f.Var((*mode)(&r.Disagg.Mode), "disaggregation-mode", "prefill, decode or null")
 	f.IntVar(&cfg.BootstrapPort, "disaggregation-bootstrap-port", cfg.BootstrapPort, "port of a prefill engine's bootstrap server; 0 for a free one")
 	f.StringVar(&r.Disagg.AdvertiseHost, "disaggregation-host", "", "address that decode engines dial (default: POD_IP, else --host)")
@@ -180,6 +184,9 @@ func readEnvironment(cfg *server.Config, files secretFiles, lookup func(string) 
 		}
 	}
 	if err := readPolicyEnvironment(&cfg.Rank, lookup); err != nil {
+		return err
+	}
+	if err := readTraceEnvironment(&cfg.Rank.Trace, lookup); err != nil {
 		return err
 	}
 	if text, set := lookup("SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION"); set {

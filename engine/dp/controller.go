@@ -16,9 +16,10 @@ import (
 
 // Controller spreads requests over DP ranks. It is a rank.Client. Safe for concurrent use.
 type Controller struct {
-	ranks  []rank.Client // by DP rank, at least one
-	info   rank.Info
-	method Method // resolved
+	ranks   []rank.Client // by DP rank, at least one
+	options Options
+	info    rank.Info
+	method  Method // resolved
 
 	mu      sync.Mutex
 	live    map[string]*placed // by rid; from Submit until the stream's end
@@ -40,7 +41,7 @@ type placed struct {
 
 // New makes the controller of ranks, the clients by DP rank, at least one, and owns them from now on. With an error, which
 // says why they don't belong together, they stay the caller's. method is resolved.
-func New(ranks []rank.Client, method Method) (*Controller, error) {
+func New(ranks []rank.Client, method Method, options Options) (*Controller, error) {
 	if len(ranks) == 0 {
 		return nil, errors.New("DP controller: there are no DP ranks: --dp-size is at least 1")
 	}
@@ -49,7 +50,7 @@ func New(ranks []rank.Client, method Method) (*Controller, error) {
 		return nil, err
 	}
 	c := &Controller{
-		ranks: ranks, info: info, method: method,
+		ranks: ranks, options: options, info: info, method: method,
 		live: map[string]*placed{}, count: make([]int, len(ranks)), done: make(chan struct{}),
 	}
 	go c.watch()
@@ -90,17 +91,25 @@ func agree(ranks []rank.Client) (rank.Info, error) {
 
 // Submit implements rank.Client. A request that no DP rank can take gets a stream with its Finish.
 func (c *Controller) Submit(ctx context.Context, r *request.Request) (*rank.Stream, error) {
+	d := c.begin(r)
+	stream, refusal, err := c.submit(ctx, d.request)
+	d.end(refusal, err)
+	return stream, err
+}
+
+// submit is Submit without the time that it takes. refusal says why no DP rank can take the request.
+func (c *Controller) submit(ctx context.Context, r *request.Request) (stream *rank.Stream, refusal string, err error) {
 	p, refusal, err := c.place(r)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("submit request %s: %w", r.RID, err)
+		return nil, "", fmt.Errorf("submit request %s: %w", r.RID, err)
 	case refusal != "":
-		return refused(r, refusal), nil
+		return refused(r, refusal), refusal, nil
 	}
-	stream, err := c.ranks[p.dpRank].Submit(ctx, r)
+	stream, err = c.ranks[p.dpRank].Submit(ctx, r)
 	if err != nil {
 		c.forget(r.RID, p)
-		return nil, c.name(p.dpRank, err)
+		return nil, "", c.name(p.dpRank, err)
 	}
 	stream.SetDPRank(p.dpRank)
 	c.mu.Lock()
@@ -111,7 +120,7 @@ func (c *Controller) Submit(ctx context.Context, r *request.Request) (*rank.Stre
 	if death != nil {
 		stream.Fail(death)
 	}
-	return stream, nil
+	return stream, "", nil
 }
 
 // place chooses the DP rank of a request and books it there. refusal says why none can take it.

@@ -245,7 +245,7 @@ func TestRanksThatDontBelongTogether(t *testing.T) {
 		t.Run(f.name, func(t *testing.T) {
 			a, b := newFakeRank(), newFakeRank()
 			f.change(&b.info)
-			if _, err := New([]rank.Client{a, b}, RoundRobin); err == nil || !strings.Contains(err.Error(), f.want) {
+			if _, err := New([]rank.Client{a, b}, RoundRobin, Options{}); err == nil || !strings.Contains(err.Error(), f.want) {
 				t.Errorf("New gives %v, want %q", err, f.want)
 			}
 		})
@@ -253,7 +253,7 @@ func TestRanksThatDontBelongTogether(t *testing.T) {
 	a, b := newFakeRank(), newFakeRank()
 	b.info.MaxTotalNumTokens, b.info.PID = 64, 2
 	a.info.Ranks, b.info.Ranks = []rank.RankProcess{{PID: 1}}, []rank.RankProcess{{DPRank: 1, PID: 2}}
-	c, err := New([]rank.Client{a, b}, RoundRobin)
+	c, err := New([]rank.Client{a, b}, RoundRobin, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

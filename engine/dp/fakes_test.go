@@ -142,7 +142,7 @@ func newBench(t *testing.T, n int, m Method) (*Controller, []*fakeRank) {
 		fakes[i].info.PID = i + 1
 		clients[i] = fakes[i]
 	}
-	c, err := New(clients, m)
+	c, err := New(clients, m, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-dev/sluice/engine/kvcache"
 	"github.com/sluice-dev/sluice/engine/runner"
 	"github.com/sluice-dev/sluice/engine/scheduler"
+	"github.com/sluice-dev/sluice/engine/trace"
 )
 
 // Mode is what a rank does in prefill-decode disaggregation.
@@ -89,6 +90,7 @@ type Config struct {
 	RequestRunningTimeout time.Duration `json:"requestRunningTimeout"` // from the first forward on; 0: none
 
 	Metrics MetricsConfig `json:"metrics"`
+	Trace   trace.Config  `json:"trace,omitzero"` // whether requests that are traced get spans of this rank too
 	Disagg  DisaggConfig  `json:"disagg"`
 
 	Seed     uint64 `json:"seed"`     // of the seeds drawn for requests that bring none
@@ -257,6 +259,9 @@ func (c Config) Validate() (Config, error) {
 	timeout("grammar timeout", &c.GrammarTimeout)
 	timeout("bootstrap timeout", &c.Disagg.BootstrapTimeout)
 	timeout("waiting timeout", &c.Disagg.WaitingTimeout)
+	if err := c.Trace.Validate(); err != nil {
+		errs = append(errs, err)
+	}
 	if c.Metrics.Enabled && c.Metrics.Dir == "" {
 		refuse("metrics directory is empty while metrics are enabled: name the directory of the store")
 	}

@@ -24,6 +24,7 @@ type parts struct {
 	runner    *runner.Runner
 	peers     peers
 	metrics   metricsStore
+	tracing   tracing
 	scheduler *scheduler.Scheduler
 }
 
@@ -56,6 +57,9 @@ func assemble(ctx context.Context, cfg Config, world *parallel.World, log *slog.
 	if p.metrics, err = openMetrics(cfg, clock); err != nil {
 		return nil, err
 	}
+	if p.tracing, err = openTracing(cfg, clock, log); err != nil {
+		return nil, err
+	}
 	// Transfers wake a scheduler that is made after them.
 	var awake atomic.Pointer[scheduler.Scheduler]
 	wake := func() {
@@ -78,6 +82,7 @@ func assemble(ctx context.Context, cfg Config, world *parallel.World, log *slog.
 		Sender:   p.peers.sender(),
 		Receiver: p.peers.receiver(),
 		Grammars: newGrammars(tok, p.info),
+		Tracer:   p.tracing.scheduler(),
 		Log:      log,
 	}
 	decides := schedulerConfig(cfg, p.info, p.runner.Info())
@@ -208,5 +213,6 @@ func (p *parts) close() error {
 	if p.runner != nil {
 		errs = append(errs, p.runner.Close())
 	}
+	errs = append(errs, p.tracing.close())
 	return errors.Join(errs...)
 }

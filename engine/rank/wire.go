@@ -53,6 +53,9 @@ func requestToWire(r *request.Request) *rankpb.Request {
 	if r.Priority != nil {
 		w.Priority = new(int64(*r.Priority))
 	}
+	if t := r.Trace; t != nil {
+		w.Trace = &rankpb.Trace{Parent: t.Parent, State: t.State, Level: int64(t.Level), Module: t.Module, Previous: t.Previous}
+	}
 	return w
 }
 
@@ -105,6 +108,9 @@ func requestFromWire(w *rankpb.Request) *request.Request {
 	}
 	if w.Priority != nil {
 		r.Priority = new(int(w.GetPriority()))
+	}
+	if t := w.GetTrace(); t != nil {
+		r.Trace = &request.Trace{Parent: t.GetParent(), State: t.GetState(), Level: int(t.GetLevel()), Module: t.GetModule(), Previous: t.GetPrevious()}
 	}
 	return r
 }

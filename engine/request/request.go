@@ -25,6 +25,17 @@ type Request struct {
 
 	// ReceivedWallNanos is the wall time at which the API process received the request.
 	ReceivedWallNanos int64
+
+	Trace *Trace // where its spans belong; nil: it is not traced
+}
+
+// Trace is what a process needs to make spans of a request that another process has begun to trace.
+type Trace struct {
+	Parent   string // the root span, as a W3C traceparent
+	State    string // its tracestate; empty: none
+	Level    int    // what gets a span, > 0; fixed when the request began
+	Module   string // whose request it is
+	Previous string // the slice that the next one follows, 16 hexadecimal digits, of the same trace; empty: none
 }
 
 // Bootstrap is the meeting point of a prefill and a decode engine.

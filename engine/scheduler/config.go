@@ -186,6 +186,7 @@ type Deps struct {
 	Receiver Receiver
 	Grammars Grammars // nil: requests with a grammar are refused
 	Peers    Peers
+	Tracer   Tracer // nil: no request is traced
 	Log      *slog.Logger
 }
 

@@ -41,12 +41,25 @@ func (s *Scheduler) pollTransfers() error {
 				s.arrive(q)
 			}
 		default:
-			if q.state == stateBootstrapping && q.hand.agreed != disagg.Bootstrapping {
-				s.becomeWaiting(q)
-			}
+			s.meet(q)
 		}
 	}
 	return nil
+}
+
+// meet moves a request on whose peers have met.
+func (s *Scheduler) meet(q *sequence) {
+	if q.hand.agreed == disagg.Bootstrapping {
+		return
+	}
+	switch q.state {
+	case stateBootstrapping:
+		s.becomeWaiting(q)
+	case statePreallocating:
+		if q.timeline.Visits(ledger.StageDecodeBootstrapHandshake) == 0 {
+			s.lap(q, ledger.StageDecodeBootstrapHandshake)
+		}
+	}
 }
 
 // pollFake moves a health check on, which has no peer: it passes through the queues of its role and is computed here.
@@ -174,6 +187,7 @@ func (s *Scheduler) joinTransferred() {
 			return
 		}
 		s.becomeRunning(q)
+		s.tracePrebuilt(q)
 		s.lap(q, ledger.StageFakeOutput)
 		s.accept(q)
 	}

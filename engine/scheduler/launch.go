@@ -113,6 +113,7 @@ func (s *Scheduler) launch(b batch) {
 	if b.kind == noBatch {
 		return
 	}
+	began := s.traceStart()
 	f := &s.flight
 	st := s.spareStep()
 	f.last++
@@ -178,6 +179,7 @@ func (s *Scheduler) launch(b batch) {
 	}
 	f.steps = append(f.steps, st)
 	s.steps.prefilled = b.kind.prefills()
+	s.traceLaunch(st, began)
 	f.work <- st
 }
 

@@ -32,6 +32,9 @@ func (s *Scheduler) enter(q *sequence, to ledger.Stage) {
 		return
 	}
 	slice := q.timeline.Move(to)
+	if q.spans != nil {
+		q.spans.Slice(slice, to)
+	}
 	if !q.req.LogMetrics {
 		return
 	}
@@ -46,7 +49,11 @@ func (s *Scheduler) enter(q *sequence, to ledger.Stage) {
 
 // lap ends a part of the stage that the sequence is in.
 func (s *Scheduler) lap(q *sequence, lap ledger.Stage) {
-	if slice := q.timeline.Lap(lap); slice.Observed && q.req.LogMetrics {
+	slice := q.timeline.Lap(lap)
+	if q.spans != nil {
+		q.spans.Slice(slice, q.timeline.Stage())
+	}
+	if slice.Observed && q.req.LogMetrics {
 		s.deps.Reporter.StageTime(slice.Stage, slice.Nanos())
 	}
 }

@@ -169,6 +169,7 @@ func (s *Scheduler) finish(q *sequence, f request.Finish) ledger.Instant {
 	if !ok {
 		panic(fmt.Sprintf("scheduler: request %s finished, but its timeline did not", q.req.RID))
 	}
+	s.traceEnd(q, ended, f)
 	return ended
 }
 

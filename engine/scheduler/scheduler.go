@@ -52,6 +52,7 @@ type Scheduler struct {
 	paused  bool
 	watch   stopwatch // stands still while paused
 	steps   counters
+	traced  int // sequences with spans
 	said    reported
 
 	scratch scratch
@@ -190,6 +191,7 @@ func (s *Scheduler) receive(m submitMsg) {
 		fault = s.beginTurn(q)
 	}
 	q.timeline.Start(s.deps.Clock, s.cfg.Role.form())
+	s.trace(q)
 	q.seed = s.seeds.Uint64()
 	if seed := m.req.Sampling.Seed; seed != nil {
 		q.seed = uint64(*seed)

@@ -38,7 +38,8 @@ type sequence struct {
 
 	state    state
 	timeline ledger.Timeline
-	waited   bool // the first wait was reported
+	spans    Spans // nil: it is not traced
+	waited   bool  // the first wait was reported
 
 	tokens    []int32        // the prompt, then the answer; elements never change once written
 	prompt    int            // length of the prompt

@@ -54,6 +54,7 @@ func (s *Server) readOpenAI(r *http.Request, o *object, p sampling, want *reques
 	base := sequenceSpec{
 		logprobs: want, priority: priority(o), streaming: req.stream, timeline: arrival,
 		uncounted: !o.boolean("log_metrics", true), unlogged: o.boolean("no_logs", false), labels: s.headerLabels(r),
+		parent: s.readTraceParent(r.Header, o),
 	}
 	if *o.fault != nil {
 		return req, *o.fault

@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-dev/sluice/engine/metrics"
 	"github.com/sluice-dev/sluice/engine/parallel"
 	"github.com/sluice-dev/sluice/engine/rank"
+	"github.com/sluice-dev/sluice/engine/trace"
 	"github.com/sluice-dev/sluice/internal/peer"
 )
 
@@ -72,7 +73,7 @@ func Default() Config {
 		Host: "127.0.0.1", Port: 30000, CustomLabelsHeader: "x-custom-labels", LogRequestsLevel: 2, MaxBodyBytes: 8 << 20,
 		ClientTimeout: 2 * time.Minute, HealthTimeout: 20 * time.Second, HealthGenerates: true, DrainAccept: 2 * time.Second, DrainTimeout: 60 * time.Second,
 		BootstrapPort: 8998, ProfilerDir: "/tmp", NNodes: 1, DistTimeout: 300 * time.Second, DPSize: 1, LoadBalanceMethod: string(dp.Auto),
-		Rank: rank.Config{TPSize: 1, PPSize: 1,
+		Rank: rank.Config{TPSize: 1, PPSize: 1, Trace: trace.DefaultConfig(),
 			PageSize: 16, SWAFullTokensRatio: 0.8, MaxRunningRequests: 256, ChunkedPrefillSize: 2048, MaxPrefillTokens: 16384, DecodeLogInterval: 40, LogLevel: "info", SessionTimeout: 30 * time.Minute,
 			Cache: rank.CacheConfig{EvictionPolicy: "lru"}, SchedulePolicy: "fcfs", ScheduleConservativeness: 1, RetractionPolicy: "length", Priority: rank.PriorityConfig{PreemptionThreshold: 10},
 		},
@@ -123,6 +124,9 @@ func (c Config) Validate() (Config, error) {
 	}
 	c.checkLabels(refuse)
 	c.checkBuckets(refuse)
+	if err := c.Rank.Trace.Validate(); err != nil {
+		faults = append(faults, err)
+	}
 	c.checkRankNumbers(refuse)
 	c.checkDisaggregation(refuse)
 	c.checkDataParallel(refuse)

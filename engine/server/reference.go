@@ -117,6 +117,9 @@ func routeTexts() map[string]RouteReference {
 			refusedField("start_step"), refusedField("num_steps"), refusedField("profile_stages"), refusedField("profile_by_stage"), refusedField("merge_profiles"),
 		}},
 		"/stop_profile": {Does: "End the recording and name its files."},
+		"/set_trace_level": {Does: "Change which spans requests that begin from now on get. 400 without `--enable-trace`.", Query: []FieldReference{
+			{"level", "integer, at least 0", "required", "0: none; 1: stages; 2: dispatches too; 3: every chunk, decode step and batch; 4: what a step costs the CPU. `SGLANG_TRACE_LEVEL` says what it begins with."},
+		}},
 		"/configure_logging": {Does: "Change the request log, which `--log-requests` begins with.", Body: slices.Concat(loggingFields(""), []FieldReference{
 			refusedField("log_level"), refusedField("log_requests_format"), refusedField("dump_requests_folder"), refusedField("dump_requests_threshold"),
 			refusedField("dump_requests_exclude_meta_keys"), refusedField("crash_dump_folder"),
@@ -265,6 +268,9 @@ func placementFields() []FieldReference {
 		{"routing_key", "string", "", "The key by which a router keeps requests together. The header `X-Smg-Routing-Key` wins over it."},
 		{"cache_salt", "string, or one for each prompt", "", "Prefixes are shared between requests with the same salt and extra_key alone."},
 		{"extra_key", "string, or one for each prompt", "", "As cache_salt."},
+		{"external_trace_header", "object", "the headers", "The trace that the request is a part of. It wins over the headers `traceparent` and `tracestate`."},
+		{"external_trace_header.traceparent", "string", "", "The client's span, as W3C Trace Context has it."},
+		{"external_trace_header.tracestate", "string", "", "What goes with it."},
 		{"session_id", "string", "", "Names a conversation for routers; it changes no prompt."},
 		{"session_params", "object", "", "Makes the request a turn of a session: its prompt follows the session's tokens. One sequence."},
 		{"session_params.id", "string", "required", "What /open_session gave."},

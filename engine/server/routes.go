@@ -67,6 +67,7 @@ func (s *Server) rows() []route {
 		{"/close_session", getOrPost, accessAdmin, s.closeSession},
 		{"/start_profile", getOrPost, accessAdmin, s.startProfile},
 		{"/stop_profile", getOrPost, accessAdmin, s.stopProfile},
+		{"/set_trace_level", getOrPost, accessAdmin, s.setTraceLevel},
 		{"/configure_logging", getOrPost, accessAdmin, s.configureLogging},
 		{"/set_internal_state", postOrPut, accessAdmin, s.setInternalState},
 		{"/freeze_gc", getOrPost, accessAdmin, s.freezeGC},

@@ -10,6 +10,8 @@ import (
 	"github.com/sluice-dev/sluice/engine/metrics"
 	"github.com/sluice-dev/sluice/engine/rank"
 	"github.com/sluice-dev/sluice/engine/request"
+	"github.com/sluice-dev/sluice/engine/trace"
+	"github.com/sluice-dev/sluice/internal/traceparent"
 )
 
 // sequenceSpec is one sequence that a client asked for, checked and in tokens.
@@ -26,11 +28,12 @@ type sequenceSpec struct {
 	cacheKey   string
 	routingKey string
 	streaming  bool
-	uncounted  bool              // log_metrics=false: nothing of it reaches the metrics
-	unlogged   bool              // no_logs: nothing of it reaches the log
-	labels     map[string]string // the client's custom labels, allowed keys only
-	timeline   ledger.Timeline   // in StageTokenize since the request's arrival
-	entry      *entry            // in the books; nil: none
+	uncounted  bool                // log_metrics=false: nothing of it reaches the metrics
+	unlogged   bool                // no_logs: nothing of it reaches the log
+	labels     map[string]string   // the client's custom labels, allowed keys only
+	timeline   ledger.Timeline     // in StageTokenize since the request's arrival
+	entry      *entry              // in the books; nil: none
+	parent     traceparent.Context // the client's span; not Valid: it sent none
 }
 
 // sequence is a sequence that the rank is working on. One goroutine owns it. It ends exactly once: with the piece that has
@@ -40,6 +43,7 @@ type sequence struct {
 	server *Server
 	engine *engine
 	stream *rank.Stream
+	trace  *trace.Root // nil: it is not traced
 	text   answerText
 
 	promptTokens, cachedTokens, retractions int
@@ -72,16 +76,21 @@ func (s *Server) submit(ctx context.Context, e *engine, spec sequenceSpec) (*seq
 	if !s.claim(spec.rid) {
 		return nil, badField("rid", "%q is in use by a running request: send another or leave it out", spec.rid)
 	}
+	q.trace = s.traceRoot(&q.sequenceSpec)
 	defer func() { // also after a panic
 		if q.stream == nil {
+			q.traceEnd(request.OutcomeInternal, "the request did not get to the rank")
 			q.end()
 		}
 	}()
-	q.time(funcTokenize, q.timeline.Move(ledger.StageAPIServerDispatch))
+	tokenized := q.timeline.Move(ledger.StageAPIServerDispatch)
+	q.trace.Slice(tokenized, ledger.StageAPIServerDispatch)
+	q.time(funcTokenize, tokenized)
 	stream, err := e.rank.Submit(ctx, &request.Request{
 		RID: spec.rid, PromptIDs: spec.prompt, Sampling: spec.sampling.Sampling, Grammar: spec.sampling.grammar, Logprobs: spec.logprobs,
 		Session: spec.turn, Bootstrap: spec.bootstrap, Priority: spec.priority, DPRank: spec.dpRank, CacheKey: spec.cacheKey,
 		RoutingKey: spec.routingKey, LogMetrics: !spec.uncounted, ReceivedWallNanos: s.clock.Wall(q.timeline.Started()),
+		Trace: q.trace.Carry(ledger.StageAPIServerDispatch),
 	})
 	if err != nil {
 		switch {
@@ -100,7 +109,9 @@ func (s *Server) submit(ctx context.Context, e *engine, spec sequenceSpec) (*seq
 			s.log.Warn("abort a request that was aborted on its way", "rid", spec.rid, "error", err)
 		}
 	}
-	q.time(funcDispatch, q.timeline.Move(ledger.StageAwaitOutput))
+	dispatched := q.timeline.Move(ledger.StageAwaitOutput)
+	q.trace.Dispatched(dispatched)
+	q.time(funcDispatch, dispatched)
 	q.stream = stream
 	if level, on := s.requests.level(); on && level >= 2 {
 		q.said = &strings.Builder{}
@@ -230,6 +241,7 @@ func (q *sequence) settle(err *apiError) {
 		q.server.books.end(q.entry, outcome)
 	}
 	q.server.requests.ended(q, outcome, message)
+	q.traceEnd(outcome, message)
 }
 
 // abandon ends a sequence whose client has gone, or whose request has failed: the rank frees its pages at once, and its last

@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-dev/sluice/engine/metrics"
 	"github.com/sluice-dev/sluice/engine/rank"
 	"github.com/sluice-dev/sluice/engine/tokenizer"
+	"github.com/sluice-dev/sluice/engine/trace"
 )
 
 // Runtime is what Serve is given besides its configuration.
@@ -64,7 +65,13 @@ func Serve(ctx context.Context, cfg Config, run Runtime) (err error) {
 	}
 	defer func() { err = errors.Join(err, observer.close()) }()
 
-	s := New(cfg, Options{Events: observer.events, Metrics: observer.exposition, Clock: run.Clock, Log: run.Log})
+	tracing, err := openTracing(cfg, run.Clock, run.Log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeTracing(tracing)) }()
+
+	s := New(cfg, Options{Events: observer.events, Metrics: observer.exposition, Clock: run.Clock, Log: run.Log, Tracing: tracing})
 	api, err := listen("--port", cfg.Host, cfg.Port, s, run.Log)
 	if err != nil {
 		return err
@@ -152,7 +159,8 @@ func (s *Server) control(clients []rank.Client) (rank.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return dp.New(clients, method.Resolve(s.cfg.Rank.Disagg.Mode))
+	tracer := s.tracing.Tracer(trace.Place{Label: trace.DPController, Role: string(s.cfg.Rank.Disagg.Mode)})
+	return dp.New(clients, method.Resolve(s.cfg.Rank.Disagg.Mode), dp.Options{Clock: s.clock, Tracer: tracer})
 }
 
 // dataParallel gives the configurations of n DP ranks, by DP rank.

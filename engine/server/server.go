@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-dev/sluice/engine/rank"
 	"github.com/sluice-dev/sluice/engine/request"
 	"github.com/sluice-dev/sluice/engine/tokenizer"
+	"github.com/sluice-dev/sluice/engine/trace"
 )
 
 // Rank is what the server needs of a rank; rank.Client has it. Safe for concurrent use.
@@ -57,7 +58,10 @@ type Server struct {
 	clock   ledger.Clock
 	log     *slog.Logger
 
-	books    *books
+	books   *books
+	tracing *trace.Process // nil: no request is traced
+	tracer  *trace.Tracer
+
 	requests *requestLog
 	state    *liveState
 	profiles *profile.Recorder // of this process
@@ -104,10 +108,11 @@ func (p phase) String() string {
 
 // Options are what a server is given besides its configuration. Zero values are allowed.
 type Options struct {
-	Events  Events       // nil: nobody listens
-	Metrics http.Handler // of /metrics; nil: the route does not exist
-	Clock   ledger.Clock // nil: the system's
-	Log     *slog.Logger // nil: slog.Default
+	Events  Events         // nil: nobody listens
+	Metrics http.Handler   // of /metrics; nil: the route does not exist
+	Clock   ledger.Clock   // nil: the system's
+	Log     *slog.Logger   // nil: slog.Default
+	Tracing *trace.Process // nil: no request is traced
 }
 
 // New makes a server from a validated configuration.
@@ -124,6 +129,8 @@ func New(cfg Config, o Options) *Server {
 	}
 	s.books = newBooks(s.events, s.log)
 	s.requests, s.state, s.profiles = newRequestLog(s.log, cfg.LogRequests, cfg.LogRequestsLevel), newLiveState(cfg), profile.NewRecorder("api")
+	s.tracing = o.Tracing
+	s.tracer = s.tracing.Tracer(trace.Place{Label: trace.Tokenizer, Role: string(cfg.Rank.Disagg.Mode)})
 	s.started = s.clock.Now()
 	s.routes = s.table()
 	return s

@@ -85,7 +85,7 @@ func Rules() []Rule {
 		},
 		{
 			Name: "scheduler-moves-ids", Dirs: []string{"engine/scheduler"},
-			Deny: append(in("gpu", "engine/runner", "engine/model", "engine/server", "engine/metrics", "engine/rank", "engine/tokenizer"),
+			Deny: append(in("gpu", "engine/runner", "engine/model", "engine/server", "engine/metrics", "engine/trace", "engine/rank", "engine/tokenizer"),
 				"net/http", "google.golang.org/grpc", "github.com/prometheus"),
 			Why: "the scheduler decides over ids and pages; tensors, HTTP and series belong to others",
 		},
@@ -132,6 +132,12 @@ func Rules() []Rule {
 			Except: []string{"engine/trace"},
 			Deny:   []string{"go.opentelemetry.io"},
 			Why:    "only engine/trace makes spans, from the ledger",
+		},
+		{
+			Name: "trace-knows-the-ledger", Dirs: []string{"engine/trace"}, Except: []string{"engine/trace/tracetest"},
+			Deny:  append(in("gpu", "engine"), "github.com/prometheus", "google.golang.org/grpc"),
+			Allow: in("engine/trace", "engine/ledger", "engine/request"),
+			Why:   "spans are made of requests and the times of their stages; who queues, computes or serves them belongs to others",
 		},
 		{
 			Name: "product-without-hack", Dirs: []string{"api", "bench", "controllers", "engine", "gpu", "monitoring", "router", "cmd"},

@@ -123,6 +123,7 @@ type Request struct {
 	DpRank            *int64                 `protobuf:"varint,11,opt,name=dp_rank,json=dpRank,proto3,oneof" json:"dp_rank,omitempty"`
 	CacheKey          string                 `protobuf:"bytes,12,opt,name=cache_key,json=cacheKey,proto3" json:"cache_key,omitempty"`
 	RoutingKey        string                 `protobuf:"bytes,13,opt,name=routing_key,json=routingKey,proto3" json:"routing_key,omitempty"`
+	Trace             *Trace                 `protobuf:"bytes,14,opt,name=trace,proto3" json:"trace,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -248,6 +249,90 @@ func (x *Request) GetRoutingKey() string {
 	return ""
 }
 
+func (x *Request) GetTrace() *Trace {
+	if x != nil {
+		return x.Trace
+	}
+	return nil
+}
+
+// Trace is request.Trace.
+type Trace struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Parent        string                 `protobuf:"bytes,1,opt,name=parent,proto3" json:"parent,omitempty"`
+	State         string                 `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	Level         int64                  `protobuf:"varint,3,opt,name=level,proto3" json:"level,omitempty"`
+	Module        string                 `protobuf:"bytes,4,opt,name=module,proto3" json:"module,omitempty"`
+	Previous      string                 `protobuf:"bytes,5,opt,name=previous,proto3" json:"previous,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Trace) Reset() {
+	*x = Trace{}
+	mi := &file_rank_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Trace) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Trace) ProtoMessage() {}
+
+func (x *Trace) ProtoReflect() protoreflect.Message {
+	mi := &file_rank_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Trace.ProtoReflect.Descriptor instead.
+func (*Trace) Descriptor() ([]byte, []int) {
+	return file_rank_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Trace) GetParent() string {
+	if x != nil {
+		return x.Parent
+	}
+	return ""
+}
+
+func (x *Trace) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Trace) GetLevel() int64 {
+	if x != nil {
+		return x.Level
+	}
+	return 0
+}
+
+func (x *Trace) GetModule() string {
+	if x != nil {
+		return x.Module
+	}
+	return ""
+}
+
+func (x *Trace) GetPrevious() string {
+	if x != nil {
+		return x.Previous
+	}
+	return ""
+}
+
 // Grammar is request.Grammar.
 type Grammar struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -259,7 +344,7 @@ type Grammar struct {
 
 func (x *Grammar) Reset() {
 	*x = Grammar{}
-	mi := &file_rank_proto_msgTypes[2]
+	mi := &file_rank_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -271,7 +356,7 @@ func (x *Grammar) String() string {
 func (*Grammar) ProtoMessage() {}
 
 func (x *Grammar) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[2]
+	mi := &file_rank_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -284,7 +369,7 @@ func (x *Grammar) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grammar.ProtoReflect.Descriptor instead.
 func (*Grammar) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{2}
+	return file_rank_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Grammar) GetKind() string {
@@ -313,7 +398,7 @@ type WantLogprobs struct {
 
 func (x *WantLogprobs) Reset() {
 	*x = WantLogprobs{}
-	mi := &file_rank_proto_msgTypes[3]
+	mi := &file_rank_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -325,7 +410,7 @@ func (x *WantLogprobs) String() string {
 func (*WantLogprobs) ProtoMessage() {}
 
 func (x *WantLogprobs) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[3]
+	mi := &file_rank_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -338,7 +423,7 @@ func (x *WantLogprobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WantLogprobs.ProtoReflect.Descriptor instead.
 func (*WantLogprobs) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{3}
+	return file_rank_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *WantLogprobs) GetTop() int64 {
@@ -376,7 +461,7 @@ type Turn struct {
 
 func (x *Turn) Reset() {
 	*x = Turn{}
-	mi := &file_rank_proto_msgTypes[4]
+	mi := &file_rank_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -388,7 +473,7 @@ func (x *Turn) String() string {
 func (*Turn) ProtoMessage() {}
 
 func (x *Turn) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[4]
+	mi := &file_rank_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -401,7 +486,7 @@ func (x *Turn) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Turn.ProtoReflect.Descriptor instead.
 func (*Turn) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{4}
+	return file_rank_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Turn) GetSessionId() string {
@@ -462,7 +547,7 @@ type Sampling struct {
 
 func (x *Sampling) Reset() {
 	*x = Sampling{}
-	mi := &file_rank_proto_msgTypes[5]
+	mi := &file_rank_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -474,7 +559,7 @@ func (x *Sampling) String() string {
 func (*Sampling) ProtoMessage() {}
 
 func (x *Sampling) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[5]
+	mi := &file_rank_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -487,7 +572,7 @@ func (x *Sampling) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sampling.ProtoReflect.Descriptor instead.
 func (*Sampling) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{5}
+	return file_rank_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Sampling) GetMaxNewTokens() int64 {
@@ -599,7 +684,7 @@ type TokenBias struct {
 
 func (x *TokenBias) Reset() {
 	*x = TokenBias{}
-	mi := &file_rank_proto_msgTypes[6]
+	mi := &file_rank_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -611,7 +696,7 @@ func (x *TokenBias) String() string {
 func (*TokenBias) ProtoMessage() {}
 
 func (x *TokenBias) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[6]
+	mi := &file_rank_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -624,7 +709,7 @@ func (x *TokenBias) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenBias.ProtoReflect.Descriptor instead.
 func (*TokenBias) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{6}
+	return file_rank_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *TokenBias) GetToken() int32 {
@@ -653,7 +738,7 @@ type Bootstrap struct {
 
 func (x *Bootstrap) Reset() {
 	*x = Bootstrap{}
-	mi := &file_rank_proto_msgTypes[7]
+	mi := &file_rank_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -665,7 +750,7 @@ func (x *Bootstrap) String() string {
 func (*Bootstrap) ProtoMessage() {}
 
 func (x *Bootstrap) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[7]
+	mi := &file_rank_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -678,7 +763,7 @@ func (x *Bootstrap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bootstrap.ProtoReflect.Descriptor instead.
 func (*Bootstrap) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{7}
+	return file_rank_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Bootstrap) GetHost() string {
@@ -714,7 +799,7 @@ type Abort struct {
 
 func (x *Abort) Reset() {
 	*x = Abort{}
-	mi := &file_rank_proto_msgTypes[8]
+	mi := &file_rank_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -726,7 +811,7 @@ func (x *Abort) String() string {
 func (*Abort) ProtoMessage() {}
 
 func (x *Abort) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[8]
+	mi := &file_rank_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -739,7 +824,7 @@ func (x *Abort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Abort.ProtoReflect.Descriptor instead.
 func (*Abort) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{8}
+	return file_rank_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Abort) GetRid() string {
@@ -773,7 +858,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_rank_proto_msgTypes[9]
+	mi := &file_rank_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -785,7 +870,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[9]
+	mi := &file_rank_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -798,7 +883,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{9}
+	return file_rank_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Event) GetOutputs() []*Output {
@@ -826,7 +911,7 @@ type Output struct {
 
 func (x *Output) Reset() {
 	*x = Output{}
-	mi := &file_rank_proto_msgTypes[10]
+	mi := &file_rank_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -838,7 +923,7 @@ func (x *Output) String() string {
 func (*Output) ProtoMessage() {}
 
 func (x *Output) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[10]
+	mi := &file_rank_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -851,7 +936,7 @@ func (x *Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Output.ProtoReflect.Descriptor instead.
 func (*Output) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{10}
+	return file_rank_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Output) GetRid() string {
@@ -928,7 +1013,7 @@ type TokenLogprob struct {
 
 func (x *TokenLogprob) Reset() {
 	*x = TokenLogprob{}
-	mi := &file_rank_proto_msgTypes[11]
+	mi := &file_rank_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -940,7 +1025,7 @@ func (x *TokenLogprob) String() string {
 func (*TokenLogprob) ProtoMessage() {}
 
 func (x *TokenLogprob) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[11]
+	mi := &file_rank_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -953,7 +1038,7 @@ func (x *TokenLogprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenLogprob.ProtoReflect.Descriptor instead.
 func (*TokenLogprob) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{11}
+	return file_rank_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *TokenLogprob) GetToken() int32 {
@@ -983,7 +1068,7 @@ type TokenLogprobs struct {
 
 func (x *TokenLogprobs) Reset() {
 	*x = TokenLogprobs{}
-	mi := &file_rank_proto_msgTypes[12]
+	mi := &file_rank_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -995,7 +1080,7 @@ func (x *TokenLogprobs) String() string {
 func (*TokenLogprobs) ProtoMessage() {}
 
 func (x *TokenLogprobs) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[12]
+	mi := &file_rank_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1008,7 +1093,7 @@ func (x *TokenLogprobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenLogprobs.ProtoReflect.Descriptor instead.
 func (*TokenLogprobs) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{12}
+	return file_rank_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *TokenLogprobs) GetToken() int32 {
@@ -1056,7 +1141,7 @@ type Finish struct {
 
 func (x *Finish) Reset() {
 	*x = Finish{}
-	mi := &file_rank_proto_msgTypes[13]
+	mi := &file_rank_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1068,7 +1153,7 @@ func (x *Finish) String() string {
 func (*Finish) ProtoMessage() {}
 
 func (x *Finish) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[13]
+	mi := &file_rank_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1081,7 +1166,7 @@ func (x *Finish) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finish.ProtoReflect.Descriptor instead.
 func (*Finish) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{13}
+	return file_rank_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Finish) GetType() string {
@@ -1148,7 +1233,7 @@ type InfoRequest struct {
 
 func (x *InfoRequest) Reset() {
 	*x = InfoRequest{}
-	mi := &file_rank_proto_msgTypes[14]
+	mi := &file_rank_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1160,7 +1245,7 @@ func (x *InfoRequest) String() string {
 func (*InfoRequest) ProtoMessage() {}
 
 func (x *InfoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[14]
+	mi := &file_rank_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1173,7 +1258,7 @@ func (x *InfoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoRequest.ProtoReflect.Descriptor instead.
 func (*InfoRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{14}
+	return file_rank_proto_rawDescGZIP(), []int{15}
 }
 
 // InfoReply is rank.Info.
@@ -1200,7 +1285,7 @@ type InfoReply struct {
 
 func (x *InfoReply) Reset() {
 	*x = InfoReply{}
-	mi := &file_rank_proto_msgTypes[15]
+	mi := &file_rank_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1212,7 +1297,7 @@ func (x *InfoReply) String() string {
 func (*InfoReply) ProtoMessage() {}
 
 func (x *InfoReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[15]
+	mi := &file_rank_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1225,7 +1310,7 @@ func (x *InfoReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoReply.ProtoReflect.Descriptor instead.
 func (*InfoReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{15}
+	return file_rank_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *InfoReply) GetRank() int64 {
@@ -1348,7 +1433,7 @@ type RankProcess struct {
 
 func (x *RankProcess) Reset() {
 	*x = RankProcess{}
-	mi := &file_rank_proto_msgTypes[16]
+	mi := &file_rank_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1360,7 +1445,7 @@ func (x *RankProcess) String() string {
 func (*RankProcess) ProtoMessage() {}
 
 func (x *RankProcess) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[16]
+	mi := &file_rank_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1373,7 +1458,7 @@ func (x *RankProcess) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RankProcess.ProtoReflect.Descriptor instead.
 func (*RankProcess) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{16}
+	return file_rank_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *RankProcess) GetDpRank() int64 {
@@ -1426,7 +1511,7 @@ type LoadRequest struct {
 
 func (x *LoadRequest) Reset() {
 	*x = LoadRequest{}
-	mi := &file_rank_proto_msgTypes[17]
+	mi := &file_rank_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1438,7 +1523,7 @@ func (x *LoadRequest) String() string {
 func (*LoadRequest) ProtoMessage() {}
 
 func (x *LoadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[17]
+	mi := &file_rank_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1451,7 +1536,7 @@ func (x *LoadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoadRequest.ProtoReflect.Descriptor instead.
 func (*LoadRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{17}
+	return file_rank_proto_rawDescGZIP(), []int{18}
 }
 
 type LoadReply struct {
@@ -1464,7 +1549,7 @@ type LoadReply struct {
 
 func (x *LoadReply) Reset() {
 	*x = LoadReply{}
-	mi := &file_rank_proto_msgTypes[18]
+	mi := &file_rank_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1476,7 +1561,7 @@ func (x *LoadReply) String() string {
 func (*LoadReply) ProtoMessage() {}
 
 func (x *LoadReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[18]
+	mi := &file_rank_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1489,7 +1574,7 @@ func (x *LoadReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoadReply.ProtoReflect.Descriptor instead.
 func (*LoadReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{18}
+	return file_rank_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *LoadReply) GetLoad() []byte {
@@ -1507,7 +1592,7 @@ type FlushRequest struct {
 
 func (x *FlushRequest) Reset() {
 	*x = FlushRequest{}
-	mi := &file_rank_proto_msgTypes[19]
+	mi := &file_rank_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1519,7 +1604,7 @@ func (x *FlushRequest) String() string {
 func (*FlushRequest) ProtoMessage() {}
 
 func (x *FlushRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[19]
+	mi := &file_rank_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1532,7 +1617,7 @@ func (x *FlushRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlushRequest.ProtoReflect.Descriptor instead.
 func (*FlushRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{19}
+	return file_rank_proto_rawDescGZIP(), []int{20}
 }
 
 type FlushReply struct {
@@ -1543,7 +1628,7 @@ type FlushReply struct {
 
 func (x *FlushReply) Reset() {
 	*x = FlushReply{}
-	mi := &file_rank_proto_msgTypes[20]
+	mi := &file_rank_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1555,7 +1640,7 @@ func (x *FlushReply) String() string {
 func (*FlushReply) ProtoMessage() {}
 
 func (x *FlushReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[20]
+	mi := &file_rank_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1568,7 +1653,7 @@ func (x *FlushReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlushReply.ProtoReflect.Descriptor instead.
 func (*FlushReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{20}
+	return file_rank_proto_rawDescGZIP(), []int{21}
 }
 
 type PauseRequest struct {
@@ -1580,7 +1665,7 @@ type PauseRequest struct {
 
 func (x *PauseRequest) Reset() {
 	*x = PauseRequest{}
-	mi := &file_rank_proto_msgTypes[21]
+	mi := &file_rank_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1592,7 +1677,7 @@ func (x *PauseRequest) String() string {
 func (*PauseRequest) ProtoMessage() {}
 
 func (x *PauseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[21]
+	mi := &file_rank_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1605,7 +1690,7 @@ func (x *PauseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
 func (*PauseRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{21}
+	return file_rank_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PauseRequest) GetMode() string {
@@ -1623,7 +1708,7 @@ type PauseReply struct {
 
 func (x *PauseReply) Reset() {
 	*x = PauseReply{}
-	mi := &file_rank_proto_msgTypes[22]
+	mi := &file_rank_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1635,7 +1720,7 @@ func (x *PauseReply) String() string {
 func (*PauseReply) ProtoMessage() {}
 
 func (x *PauseReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[22]
+	mi := &file_rank_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1648,7 +1733,7 @@ func (x *PauseReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseReply.ProtoReflect.Descriptor instead.
 func (*PauseReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{22}
+	return file_rank_proto_rawDescGZIP(), []int{23}
 }
 
 type ContinueRequest struct {
@@ -1659,7 +1744,7 @@ type ContinueRequest struct {
 
 func (x *ContinueRequest) Reset() {
 	*x = ContinueRequest{}
-	mi := &file_rank_proto_msgTypes[23]
+	mi := &file_rank_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1671,7 +1756,7 @@ func (x *ContinueRequest) String() string {
 func (*ContinueRequest) ProtoMessage() {}
 
 func (x *ContinueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[23]
+	mi := &file_rank_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1684,7 +1769,7 @@ func (x *ContinueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContinueRequest.ProtoReflect.Descriptor instead.
 func (*ContinueRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{23}
+	return file_rank_proto_rawDescGZIP(), []int{24}
 }
 
 type ContinueReply struct {
@@ -1695,7 +1780,7 @@ type ContinueReply struct {
 
 func (x *ContinueReply) Reset() {
 	*x = ContinueReply{}
-	mi := &file_rank_proto_msgTypes[24]
+	mi := &file_rank_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1707,7 +1792,7 @@ func (x *ContinueReply) String() string {
 func (*ContinueReply) ProtoMessage() {}
 
 func (x *ContinueReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[24]
+	mi := &file_rank_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1720,7 +1805,7 @@ func (x *ContinueReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContinueReply.ProtoReflect.Descriptor instead.
 func (*ContinueReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{24}
+	return file_rank_proto_rawDescGZIP(), []int{25}
 }
 
 // OpenSessionRequest is request.Session.
@@ -1736,7 +1821,7 @@ type OpenSessionRequest struct {
 
 func (x *OpenSessionRequest) Reset() {
 	*x = OpenSessionRequest{}
-	mi := &file_rank_proto_msgTypes[25]
+	mi := &file_rank_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1748,7 +1833,7 @@ func (x *OpenSessionRequest) String() string {
 func (*OpenSessionRequest) ProtoMessage() {}
 
 func (x *OpenSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[25]
+	mi := &file_rank_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1761,7 +1846,7 @@ func (x *OpenSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenSessionRequest.ProtoReflect.Descriptor instead.
 func (*OpenSessionRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{25}
+	return file_rank_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *OpenSessionRequest) GetId() string {
@@ -1800,7 +1885,7 @@ type OpenSessionReply struct {
 
 func (x *OpenSessionReply) Reset() {
 	*x = OpenSessionReply{}
-	mi := &file_rank_proto_msgTypes[26]
+	mi := &file_rank_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1812,7 +1897,7 @@ func (x *OpenSessionReply) String() string {
 func (*OpenSessionReply) ProtoMessage() {}
 
 func (x *OpenSessionReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[26]
+	mi := &file_rank_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1825,7 +1910,7 @@ func (x *OpenSessionReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenSessionReply.ProtoReflect.Descriptor instead.
 func (*OpenSessionReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{26}
+	return file_rank_proto_rawDescGZIP(), []int{27}
 }
 
 type CloseSessionRequest struct {
@@ -1837,7 +1922,7 @@ type CloseSessionRequest struct {
 
 func (x *CloseSessionRequest) Reset() {
 	*x = CloseSessionRequest{}
-	mi := &file_rank_proto_msgTypes[27]
+	mi := &file_rank_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1849,7 +1934,7 @@ func (x *CloseSessionRequest) String() string {
 func (*CloseSessionRequest) ProtoMessage() {}
 
 func (x *CloseSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[27]
+	mi := &file_rank_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1862,7 +1947,7 @@ func (x *CloseSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseSessionRequest.ProtoReflect.Descriptor instead.
 func (*CloseSessionRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{27}
+	return file_rank_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *CloseSessionRequest) GetId() string {
@@ -1880,7 +1965,7 @@ type CloseSessionReply struct {
 
 func (x *CloseSessionReply) Reset() {
 	*x = CloseSessionReply{}
-	mi := &file_rank_proto_msgTypes[28]
+	mi := &file_rank_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1892,7 +1977,7 @@ func (x *CloseSessionReply) String() string {
 func (*CloseSessionReply) ProtoMessage() {}
 
 func (x *CloseSessionReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[28]
+	mi := &file_rank_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1905,7 +1990,7 @@ func (x *CloseSessionReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseSessionReply.ProtoReflect.Descriptor instead.
 func (*CloseSessionReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{28}
+	return file_rank_proto_rawDescGZIP(), []int{29}
 }
 
 // StartProfileRequest is profile.Options.
@@ -1921,7 +2006,7 @@ type StartProfileRequest struct {
 
 func (x *StartProfileRequest) Reset() {
 	*x = StartProfileRequest{}
-	mi := &file_rank_proto_msgTypes[29]
+	mi := &file_rank_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1933,7 +2018,7 @@ func (x *StartProfileRequest) String() string {
 func (*StartProfileRequest) ProtoMessage() {}
 
 func (x *StartProfileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[29]
+	mi := &file_rank_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1946,7 +2031,7 @@ func (x *StartProfileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartProfileRequest.ProtoReflect.Descriptor instead.
 func (*StartProfileRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{29}
+	return file_rank_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *StartProfileRequest) GetDir() string {
@@ -1985,7 +2070,7 @@ type StartProfileReply struct {
 
 func (x *StartProfileReply) Reset() {
 	*x = StartProfileReply{}
-	mi := &file_rank_proto_msgTypes[30]
+	mi := &file_rank_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1997,7 +2082,7 @@ func (x *StartProfileReply) String() string {
 func (*StartProfileReply) ProtoMessage() {}
 
 func (x *StartProfileReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[30]
+	mi := &file_rank_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2010,7 +2095,7 @@ func (x *StartProfileReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartProfileReply.ProtoReflect.Descriptor instead.
 func (*StartProfileReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{30}
+	return file_rank_proto_rawDescGZIP(), []int{31}
 }
 
 type StopProfileRequest struct {
@@ -2021,7 +2106,7 @@ type StopProfileRequest struct {
 
 func (x *StopProfileRequest) Reset() {
 	*x = StopProfileRequest{}
-	mi := &file_rank_proto_msgTypes[31]
+	mi := &file_rank_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2033,7 +2118,7 @@ func (x *StopProfileRequest) String() string {
 func (*StopProfileRequest) ProtoMessage() {}
 
 func (x *StopProfileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[31]
+	mi := &file_rank_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2046,7 +2131,7 @@ func (x *StopProfileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopProfileRequest.ProtoReflect.Descriptor instead.
 func (*StopProfileRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{31}
+	return file_rank_proto_rawDescGZIP(), []int{32}
 }
 
 type StopProfileReply struct {
@@ -2058,7 +2143,7 @@ type StopProfileReply struct {
 
 func (x *StopProfileReply) Reset() {
 	*x = StopProfileReply{}
-	mi := &file_rank_proto_msgTypes[32]
+	mi := &file_rank_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2070,7 +2155,7 @@ func (x *StopProfileReply) String() string {
 func (*StopProfileReply) ProtoMessage() {}
 
 func (x *StopProfileReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[32]
+	mi := &file_rank_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2083,7 +2168,7 @@ func (x *StopProfileReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopProfileReply.ProtoReflect.Descriptor instead.
 func (*StopProfileReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{32}
+	return file_rank_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *StopProfileReply) GetFiles() []string {
@@ -2101,7 +2186,7 @@ type CollectRequest struct {
 
 func (x *CollectRequest) Reset() {
 	*x = CollectRequest{}
-	mi := &file_rank_proto_msgTypes[33]
+	mi := &file_rank_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2113,7 +2198,7 @@ func (x *CollectRequest) String() string {
 func (*CollectRequest) ProtoMessage() {}
 
 func (x *CollectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[33]
+	mi := &file_rank_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2126,7 +2211,7 @@ func (x *CollectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CollectRequest.ProtoReflect.Descriptor instead.
 func (*CollectRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{33}
+	return file_rank_proto_rawDescGZIP(), []int{34}
 }
 
 type CollectReply struct {
@@ -2137,7 +2222,7 @@ type CollectReply struct {
 
 func (x *CollectReply) Reset() {
 	*x = CollectReply{}
-	mi := &file_rank_proto_msgTypes[34]
+	mi := &file_rank_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2149,7 +2234,7 @@ func (x *CollectReply) String() string {
 func (*CollectReply) ProtoMessage() {}
 
 func (x *CollectReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[34]
+	mi := &file_rank_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2162,7 +2247,7 @@ func (x *CollectReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CollectReply.ProtoReflect.Descriptor instead.
 func (*CollectReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{34}
+	return file_rank_proto_rawDescGZIP(), []int{35}
 }
 
 var File_rank_proto protoreflect.FileDescriptor
@@ -2174,7 +2259,7 @@ const file_rank_proto_rawDesc = "" +
 	"\x04Call\x121\n" +
 	"\x06submit\x18\x01 \x01(\v2\x17.sluice.rank.v1.RequestH\x00R\x06submit\x12-\n" +
 	"\x05abort\x18\x02 \x01(\v2\x15.sluice.rank.v1.AbortH\x00R\x05abortB\x06\n" +
-	"\x04call\"\xad\x04\n" +
+	"\x04call\"\xda\x04\n" +
 	"\aRequest\x12\x10\n" +
 	"\x03rid\x18\x01 \x01(\tR\x03rid\x12\x1d\n" +
 	"\n" +
@@ -2192,10 +2277,17 @@ const file_rank_proto_rawDesc = "" +
 	"\adp_rank\x18\v \x01(\x03H\x01R\x06dpRank\x88\x01\x01\x12\x1b\n" +
 	"\tcache_key\x18\f \x01(\tR\bcacheKey\x12\x1f\n" +
 	"\vrouting_key\x18\r \x01(\tR\n" +
-	"routingKeyB\v\n" +
+	"routingKey\x12+\n" +
+	"\x05trace\x18\x0e \x01(\v2\x15.sluice.rank.v1.TraceR\x05traceB\v\n" +
 	"\t_priorityB\n" +
 	"\n" +
-	"\b_dp_rank\"5\n" +
+	"\b_dp_rank\"\x7f\n" +
+	"\x05Trace\x12\x16\n" +
+	"\x06parent\x18\x01 \x01(\tR\x06parent\x12\x14\n" +
+	"\x05state\x18\x02 \x01(\tR\x05state\x12\x14\n" +
+	"\x05level\x18\x03 \x01(\x03R\x05level\x12\x16\n" +
+	"\x06module\x18\x04 \x01(\tR\x06module\x12\x1a\n" +
+	"\bprevious\x18\x05 \x01(\tR\bprevious\"5\n" +
 	"\aGrammar\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\"^\n" +
@@ -2357,87 +2449,89 @@ func file_rank_proto_rawDescGZIP() []byte {
 	return file_rank_proto_rawDescData
 }
 
-var file_rank_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
+var file_rank_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_rank_proto_goTypes = []any{
 	(*Call)(nil),                // 0: sluice.rank.v1.Call
 	(*Request)(nil),             // 1: sluice.rank.v1.Request
-	(*Grammar)(nil),             // 2: sluice.rank.v1.Grammar
-	(*WantLogprobs)(nil),        // 3: sluice.rank.v1.WantLogprobs
-	(*Turn)(nil),                // 4: sluice.rank.v1.Turn
-	(*Sampling)(nil),            // 5: sluice.rank.v1.Sampling
-	(*TokenBias)(nil),           // 6: sluice.rank.v1.TokenBias
-	(*Bootstrap)(nil),           // 7: sluice.rank.v1.Bootstrap
-	(*Abort)(nil),               // 8: sluice.rank.v1.Abort
-	(*Event)(nil),               // 9: sluice.rank.v1.Event
-	(*Output)(nil),              // 10: sluice.rank.v1.Output
-	(*TokenLogprob)(nil),        // 11: sluice.rank.v1.TokenLogprob
-	(*TokenLogprobs)(nil),       // 12: sluice.rank.v1.TokenLogprobs
-	(*Finish)(nil),              // 13: sluice.rank.v1.Finish
-	(*InfoRequest)(nil),         // 14: sluice.rank.v1.InfoRequest
-	(*InfoReply)(nil),           // 15: sluice.rank.v1.InfoReply
-	(*RankProcess)(nil),         // 16: sluice.rank.v1.RankProcess
-	(*LoadRequest)(nil),         // 17: sluice.rank.v1.LoadRequest
-	(*LoadReply)(nil),           // 18: sluice.rank.v1.LoadReply
-	(*FlushRequest)(nil),        // 19: sluice.rank.v1.FlushRequest
-	(*FlushReply)(nil),          // 20: sluice.rank.v1.FlushReply
-	(*PauseRequest)(nil),        // 21: sluice.rank.v1.PauseRequest
-	(*PauseReply)(nil),          // 22: sluice.rank.v1.PauseReply
-	(*ContinueRequest)(nil),     // 23: sluice.rank.v1.ContinueRequest
-	(*ContinueReply)(nil),       // 24: sluice.rank.v1.ContinueReply
-	(*OpenSessionRequest)(nil),  // 25: sluice.rank.v1.OpenSessionRequest
-	(*OpenSessionReply)(nil),    // 26: sluice.rank.v1.OpenSessionReply
-	(*CloseSessionRequest)(nil), // 27: sluice.rank.v1.CloseSessionRequest
-	(*CloseSessionReply)(nil),   // 28: sluice.rank.v1.CloseSessionReply
-	(*StartProfileRequest)(nil), // 29: sluice.rank.v1.StartProfileRequest
-	(*StartProfileReply)(nil),   // 30: sluice.rank.v1.StartProfileReply
-	(*StopProfileRequest)(nil),  // 31: sluice.rank.v1.StopProfileRequest
-	(*StopProfileReply)(nil),    // 32: sluice.rank.v1.StopProfileReply
-	(*CollectRequest)(nil),      // 33: sluice.rank.v1.CollectRequest
-	(*CollectReply)(nil),        // 34: sluice.rank.v1.CollectReply
+	(*Trace)(nil),               // 2: sluice.rank.v1.Trace
+	(*Grammar)(nil),             // 3: sluice.rank.v1.Grammar
+	(*WantLogprobs)(nil),        // 4: sluice.rank.v1.WantLogprobs
+	(*Turn)(nil),                // 5: sluice.rank.v1.Turn
+	(*Sampling)(nil),            // 6: sluice.rank.v1.Sampling
+	(*TokenBias)(nil),           // 7: sluice.rank.v1.TokenBias
+	(*Bootstrap)(nil),           // 8: sluice.rank.v1.Bootstrap
+	(*Abort)(nil),               // 9: sluice.rank.v1.Abort
+	(*Event)(nil),               // 10: sluice.rank.v1.Event
+	(*Output)(nil),              // 11: sluice.rank.v1.Output
+	(*TokenLogprob)(nil),        // 12: sluice.rank.v1.TokenLogprob
+	(*TokenLogprobs)(nil),       // 13: sluice.rank.v1.TokenLogprobs
+	(*Finish)(nil),              // 14: sluice.rank.v1.Finish
+	(*InfoRequest)(nil),         // 15: sluice.rank.v1.InfoRequest
+	(*InfoReply)(nil),           // 16: sluice.rank.v1.InfoReply
+	(*RankProcess)(nil),         // 17: sluice.rank.v1.RankProcess
+	(*LoadRequest)(nil),         // 18: sluice.rank.v1.LoadRequest
+	(*LoadReply)(nil),           // 19: sluice.rank.v1.LoadReply
+	(*FlushRequest)(nil),        // 20: sluice.rank.v1.FlushRequest
+	(*FlushReply)(nil),          // 21: sluice.rank.v1.FlushReply
+	(*PauseRequest)(nil),        // 22: sluice.rank.v1.PauseRequest
+	(*PauseReply)(nil),          // 23: sluice.rank.v1.PauseReply
+	(*ContinueRequest)(nil),     // 24: sluice.rank.v1.ContinueRequest
+	(*ContinueReply)(nil),       // 25: sluice.rank.v1.ContinueReply
+	(*OpenSessionRequest)(nil),  // 26: sluice.rank.v1.OpenSessionRequest
+	(*OpenSessionReply)(nil),    // 27: sluice.rank.v1.OpenSessionReply
+	(*CloseSessionRequest)(nil), // 28: sluice.rank.v1.CloseSessionRequest
+	(*CloseSessionReply)(nil),   // 29: sluice.rank.v1.CloseSessionReply
+	(*StartProfileRequest)(nil), // 30: sluice.rank.v1.StartProfileRequest
+	(*StartProfileReply)(nil),   // 31: sluice.rank.v1.StartProfileReply
+	(*StopProfileRequest)(nil),  // 32: sluice.rank.v1.StopProfileRequest
+	(*StopProfileReply)(nil),    // 33: sluice.rank.v1.StopProfileReply
+	(*CollectRequest)(nil),      // 34: sluice.rank.v1.CollectRequest
+	(*CollectReply)(nil),        // 35: sluice.rank.v1.CollectReply
 }
 var file_rank_proto_depIdxs = []int32{
 	1,  // 0: sluice.rank.v1.Call.submit:type_name -> sluice.rank.v1.Request
-	8,  // 1: sluice.rank.v1.Call.abort:type_name -> sluice.rank.v1.Abort
-	5,  // 2: sluice.rank.v1.Request.sampling:type_name -> sluice.rank.v1.Sampling
-	7,  // 3: sluice.rank.v1.Request.bootstrap:type_name -> sluice.rank.v1.Bootstrap
-	2,  // 4: sluice.rank.v1.Request.grammar:type_name -> sluice.rank.v1.Grammar
-	3,  // 5: sluice.rank.v1.Request.logprobs:type_name -> sluice.rank.v1.WantLogprobs
-	4,  // 6: sluice.rank.v1.Request.session:type_name -> sluice.rank.v1.Turn
-	6,  // 7: sluice.rank.v1.Sampling.logit_bias:type_name -> sluice.rank.v1.TokenBias
-	10, // 8: sluice.rank.v1.Event.outputs:type_name -> sluice.rank.v1.Output
-	13, // 9: sluice.rank.v1.Output.finish:type_name -> sluice.rank.v1.Finish
-	12, // 10: sluice.rank.v1.Output.logprobs:type_name -> sluice.rank.v1.TokenLogprobs
-	12, // 11: sluice.rank.v1.Output.prompt_logprobs:type_name -> sluice.rank.v1.TokenLogprobs
-	11, // 12: sluice.rank.v1.TokenLogprobs.top:type_name -> sluice.rank.v1.TokenLogprob
-	11, // 13: sluice.rank.v1.TokenLogprobs.asked:type_name -> sluice.rank.v1.TokenLogprob
-	16, // 14: sluice.rank.v1.InfoReply.ranks:type_name -> sluice.rank.v1.RankProcess
-	0,  // 15: sluice.rank.v1.Rank.Connect:input_type -> sluice.rank.v1.Call
-	14, // 16: sluice.rank.v1.Rank.Info:input_type -> sluice.rank.v1.InfoRequest
-	17, // 17: sluice.rank.v1.Rank.Load:input_type -> sluice.rank.v1.LoadRequest
-	19, // 18: sluice.rank.v1.Rank.Flush:input_type -> sluice.rank.v1.FlushRequest
-	21, // 19: sluice.rank.v1.Rank.Pause:input_type -> sluice.rank.v1.PauseRequest
-	23, // 20: sluice.rank.v1.Rank.Continue:input_type -> sluice.rank.v1.ContinueRequest
-	25, // 21: sluice.rank.v1.Rank.OpenSession:input_type -> sluice.rank.v1.OpenSessionRequest
-	27, // 22: sluice.rank.v1.Rank.CloseSession:input_type -> sluice.rank.v1.CloseSessionRequest
-	29, // 23: sluice.rank.v1.Rank.StartProfile:input_type -> sluice.rank.v1.StartProfileRequest
-	31, // 24: sluice.rank.v1.Rank.StopProfile:input_type -> sluice.rank.v1.StopProfileRequest
-	33, // 25: sluice.rank.v1.Rank.Collect:input_type -> sluice.rank.v1.CollectRequest
-	9,  // 26: sluice.rank.v1.Rank.Connect:output_type -> sluice.rank.v1.Event
-	15, // 27: sluice.rank.v1.Rank.Info:output_type -> sluice.rank.v1.InfoReply
-	18, // 28: sluice.rank.v1.Rank.Load:output_type -> sluice.rank.v1.LoadReply
-	20, // 29: sluice.rank.v1.Rank.Flush:output_type -> sluice.rank.v1.FlushReply
-	22, // 30: sluice.rank.v1.Rank.Pause:output_type -> sluice.rank.v1.PauseReply
-	24, // 31: sluice.rank.v1.Rank.Continue:output_type -> sluice.rank.v1.ContinueReply
-	26, // 32: sluice.rank.v1.Rank.OpenSession:output_type -> sluice.rank.v1.OpenSessionReply
-	28, // 33: sluice.rank.v1.Rank.CloseSession:output_type -> sluice.rank.v1.CloseSessionReply
-	30, // 34: sluice.rank.v1.Rank.StartProfile:output_type -> sluice.rank.v1.StartProfileReply
-	32, // 35: sluice.rank.v1.Rank.StopProfile:output_type -> sluice.rank.v1.StopProfileReply
-	34, // 36: sluice.rank.v1.Rank.Collect:output_type -> sluice.rank.v1.CollectReply
-	26, // [26:37] is the sub-list for method output_type
-	15, // [15:26] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	9,  // 1: sluice.rank.v1.Call.abort:type_name -> sluice.rank.v1.Abort
+	6,  // 2: sluice.rank.v1.Request.sampling:type_name -> sluice.rank.v1.Sampling
+	8,  // 3: sluice.rank.v1.Request.bootstrap:type_name -> sluice.rank.v1.Bootstrap
+	3,  // 4: sluice.rank.v1.Request.grammar:type_name -> sluice.rank.v1.Grammar
+	4,  // 5: sluice.rank.v1.Request.logprobs:type_name -> sluice.rank.v1.WantLogprobs
+	5,  // 6: sluice.rank.v1.Request.session:type_name -> sluice.rank.v1.Turn
+	2,  // 7: sluice.rank.v1.Request.trace:type_name -> sluice.rank.v1.Trace
+	7,  // 8: sluice.rank.v1.Sampling.logit_bias:type_name -> sluice.rank.v1.TokenBias
+	11, // 9: sluice.rank.v1.Event.outputs:type_name -> sluice.rank.v1.Output
+	14, // 10: sluice.rank.v1.Output.finish:type_name -> sluice.rank.v1.Finish
+	13, // 11: sluice.rank.v1.Output.logprobs:type_name -> sluice.rank.v1.TokenLogprobs
+	13, // 12: sluice.rank.v1.Output.prompt_logprobs:type_name -> sluice.rank.v1.TokenLogprobs
+	12, // 13: sluice.rank.v1.TokenLogprobs.top:type_name -> sluice.rank.v1.TokenLogprob
+	12, // 14: sluice.rank.v1.TokenLogprobs.asked:type_name -> sluice.rank.v1.TokenLogprob
+	17, // 15: sluice.rank.v1.InfoReply.ranks:type_name -> sluice.rank.v1.RankProcess
+	0,  // 16: sluice.rank.v1.Rank.Connect:input_type -> sluice.rank.v1.Call
+	15, // 17: sluice.rank.v1.Rank.Info:input_type -> sluice.rank.v1.InfoRequest
+	18, // 18: sluice.rank.v1.Rank.Load:input_type -> sluice.rank.v1.LoadRequest
+	20, // 19: sluice.rank.v1.Rank.Flush:input_type -> sluice.rank.v1.FlushRequest
+	22, // 20: sluice.rank.v1.Rank.Pause:input_type -> sluice.rank.v1.PauseRequest
+	24, // 21: sluice.rank.v1.Rank.Continue:input_type -> sluice.rank.v1.ContinueRequest
+	26, // 22: sluice.rank.v1.Rank.OpenSession:input_type -> sluice.rank.v1.OpenSessionRequest
+	28, // 23: sluice.rank.v1.Rank.CloseSession:input_type -> sluice.rank.v1.CloseSessionRequest
+	30, // 24: sluice.rank.v1.Rank.StartProfile:input_type -> sluice.rank.v1.StartProfileRequest
+	32, // 25: sluice.rank.v1.Rank.StopProfile:input_type -> sluice.rank.v1.StopProfileRequest
+	34, // 26: sluice.rank.v1.Rank.Collect:input_type -> sluice.rank.v1.CollectRequest
+	10, // 27: sluice.rank.v1.Rank.Connect:output_type -> sluice.rank.v1.Event
+	16, // 28: sluice.rank.v1.Rank.Info:output_type -> sluice.rank.v1.InfoReply
+	19, // 29: sluice.rank.v1.Rank.Load:output_type -> sluice.rank.v1.LoadReply
+	21, // 30: sluice.rank.v1.Rank.Flush:output_type -> sluice.rank.v1.FlushReply
+	23, // 31: sluice.rank.v1.Rank.Pause:output_type -> sluice.rank.v1.PauseReply
+	25, // 32: sluice.rank.v1.Rank.Continue:output_type -> sluice.rank.v1.ContinueReply
+	27, // 33: sluice.rank.v1.Rank.OpenSession:output_type -> sluice.rank.v1.OpenSessionReply
+	29, // 34: sluice.rank.v1.Rank.CloseSession:output_type -> sluice.rank.v1.CloseSessionReply
+	31, // 35: sluice.rank.v1.Rank.StartProfile:output_type -> sluice.rank.v1.StartProfileReply
+	33, // 36: sluice.rank.v1.Rank.StopProfile:output_type -> sluice.rank.v1.StopProfileReply
+	35, // 37: sluice.rank.v1.Rank.Collect:output_type -> sluice.rank.v1.CollectReply
+	27, // [27:38] is the sub-list for method output_type
+	16, // [16:27] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_rank_proto_init() }
@@ -2450,16 +2544,16 @@ func file_rank_proto_init() {
 		(*Call_Abort)(nil),
 	}
 	file_rank_proto_msgTypes[1].OneofWrappers = []any{}
-	file_rank_proto_msgTypes[4].OneofWrappers = []any{}
 	file_rank_proto_msgTypes[5].OneofWrappers = []any{}
-	file_rank_proto_msgTypes[13].OneofWrappers = []any{}
+	file_rank_proto_msgTypes[6].OneofWrappers = []any{}
+	file_rank_proto_msgTypes[14].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_rank_proto_rawDesc), len(file_rank_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   35,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
