@@ -26,7 +26,8 @@ type pair struct {
 	rooms           int64
 }
 
-func startPair(t testing.TB, k startKind, cfg Config, decodePages int) *pair {
+// startPair starts the bootstrap server and both ranks, or the worlds that start makes of them.
+func startPair(t testing.TB, cfg Config, prefill, decode func(Config) Client) *pair {
 	t.Helper()
 	const secret = "for tests"
 	srv := httptest.NewServer(disagg.NewBootstrap(disagg.BootstrapConfig{Secret: []byte(secret)}))
@@ -43,13 +44,15 @@ func startPair(t testing.TB, k startKind, cfg Config, decodePages int) *pair {
 		t.Fatal(err)
 	}
 	cfg.Disagg.Mode, cfg.Disagg.BootstrapURL, cfg.Disagg.Secret = ModePrefill, srv.URL, secret
-	p.prefill = startClient(t, k, cfg)
+	p.prefill = prefill(cfg)
 	cfg.Disagg.Mode, cfg.Disagg.BootstrapURL = ModeDecode, ""
-	if decodePages > 0 {
-		cfg.MaxTotalTokens = decodePages * max(cfg.PageSize, 1)
-	}
-	p.decode = startClient(t, k, cfg)
+	p.decode = decode(cfg)
 	return p
+}
+
+// alone starts ranks that hold the whole model.
+func alone(t testing.TB, k startKind) func(Config) Client {
+	return func(cfg Config) Client { return startClient(t, k, cfg) }
 }
 
 // submit sends a request to both, as the router does.
@@ -116,7 +119,12 @@ func TestPairEqualsUnified(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			cfg := testConfig(dir)
 			tt.change(&cfg)
-			p := startPair(t, tt.kind, cfg, tt.pages)
+			p := startPair(t, cfg, alone(t, tt.kind), func(cfg Config) Client {
+				if tt.pages > 0 {
+					cfg.MaxTotalTokens = tt.pages * cfg.PageSize
+				}
+				return startClient(t, tt.kind, cfg)
+			})
 			type half struct {
 				rid             string
 				prefill, decode *Stream
@@ -158,7 +166,7 @@ func TestPeerDies(t *testing.T) {
 			// Of a decode rank that dies before it came to a room the prefill rank hears nothing; the router tells it, or
 			// the time-out does.
 			cfg.Disagg.BootstrapTimeout = 10 * time.Second
-			p := startPair(t, startKinds[1], cfg, 0)
+			p := startPair(t, cfg, alone(t, startKinds[1]), alone(t, startKinds[1]))
 			var survivors []*Stream
 			for i := range 40 { // work for seconds, of which a moment is looked for
 				a, b := p.submit(newRequest(fmt.Sprint("r", i), prompt(300), 4))
@@ -209,7 +217,7 @@ func TestPeerDies(t *testing.T) {
 }
 
 func TestHealthNeedsNoPeer(t *testing.T) {
-	p := startPair(t, startKinds[0], testConfig(seededModel(t)), 0)
+	p := startPair(t, testConfig(seededModel(t)), alone(t, startKinds[0]), alone(t, startKinds[0]))
 	for _, c := range []Client{p.prefill, p.decode} {
 		r := newRequest("HEALTH_CHECK_1", []int32{1}, 1)
 		r.LogMetrics = false
@@ -223,7 +231,7 @@ func TestHealthNeedsNoPeer(t *testing.T) {
 func TestPairAborts(t *testing.T) {
 	cfg := testConfig(seededModel(t))
 	cfg.ChunkedPrefillSize = 8
-	p := startPair(t, startKinds[0], cfg, 0)
+	p := startPair(t, cfg, alone(t, startKinds[0]), alone(t, startKinds[0]))
 	for i := range 30 {
 		rid := fmt.Sprint("r", i)
 		a, b := p.submit(newRequest(rid, prompt(100), 50))

@@ -3,17 +3,12 @@ package rank
 import (
 	"errors"
 	"fmt"
-	"net"
-	"net/http"
-	"net/http/httptest"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-dev/sluice/engine/disagg"
 	"github.com/sluice-dev/sluice/engine/parallel"
 	"github.com/sluice-dev/sluice/engine/request"
 )
@@ -29,8 +24,7 @@ func localWorld(t testing.TB, cfg Config, tp, pp int) Client {
 	var group sync.WaitGroup
 	for i, w := range worlds {
 		group.Go(func() {
-			own := cfg
-			if clients[i], failures[i] = startInProcess(waiting(t), own, w); failures[i] != nil {
+			if clients[i], failures[i] = startInProcess(waiting(t), cfg, w); failures[i] != nil {
 				w.Abort(failures[i]) // the others wait for it
 			}
 		})
@@ -72,25 +66,9 @@ func TestWorldsHandOver(t *testing.T) {
 	} {
 		prefill, decode := worlds[0], worlds[1]
 		t.Run(fmt.Sprintf("tp%dpp%d-tp%dpp%d", prefill.tp, prefill.pp, decode.tp, decode.pp), func(t *testing.T) {
-			const secret = "for tests"
-			server := httptest.NewServer(disagg.NewBootstrap(disagg.BootstrapConfig{Secret: []byte(secret)}))
-			t.Cleanup(func() {
-				server.Close()
-				http.DefaultTransport.(*http.Transport).CloseIdleConnections()
-			})
-			host, port, err := net.SplitHostPort(server.Listener.Addr().String())
-			if err != nil {
-				t.Fatal(err)
-			}
-			p := &pair{t: t, host: host}
-			if p.port, err = strconv.Atoi(port); err != nil {
-				t.Fatal(err)
-			}
-			own := cfg
-			own.Disagg.Mode, own.Disagg.BootstrapURL, own.Disagg.Secret = ModePrefill, server.URL, secret
-			p.prefill = localWorld(t, own, prefill.tp, prefill.pp)
-			own.Disagg.Mode, own.Disagg.BootstrapURL = ModeDecode, ""
-			p.decode = localWorld(t, own, decode.tp, decode.pp)
+			p := startPair(t, cfg,
+				func(cfg Config) Client { return localWorld(t, cfg, prefill.tp, prefill.pp) },
+				func(cfg Config) Client { return localWorld(t, cfg, decode.tp, decode.pp) })
 			type half struct{ prefill, decode *Stream }
 			halves := map[string]half{}
 			for _, r := range requests() {
