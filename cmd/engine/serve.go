@@ -25,7 +25,7 @@ func serveCommand() *cobra.Command {
 		Short: "Serve one replica of a model",
 		Long: `Serve one replica of a model over HTTP. Flags have SGLang's names and meanings.
 SIGTERM drains: health checks fail at once, requests are taken for --drain-accept more, and what runs may finish until
---drain-timeout.`,
+--drain-timeout. What was aborted then, clients that don't read and ranks that don't end get ` + server.DrainOverrun.String() + ` more at most.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := readEnvironment(&cfg, files, os.LookupEnv, os.ReadFile); err != nil {

@@ -238,7 +238,10 @@ func (r *replica) Close(ctx context.Context) error {
 		r.leader.End(nil)
 	}()
 	err := r.Client.Close(ctx)
-	<-told
+	select {
+	case <-told:
+	case <-ctx.Done(): // a node that takes no word; it ends by itself
+	}
 	return err
 }
 
@@ -279,7 +282,7 @@ func serveNode(ctx context.Context, cfg Config, run Runtime) (err error) {
 	s.log.Info("serving", "node_rank", cfg.NodeRank, "node_0", cfg.DistInitAddr)
 	err = s.attend(ctx, member, worlds)
 	s.Refuse()
-	api.shutdown()
+	api.shutdown(context.Background())
 	return err
 }
 
@@ -354,7 +357,7 @@ func (s *Server) attend(ctx context.Context, member *node.Member, worlds []joint
 			s.log.Info("asked to end: the ranks stay until node 0 ends", "timeout", s.cfg.DrainTimeout)
 			s.Leave()
 			asked = nil
-			t := time.NewTimer(s.cfg.DrainTimeout + abortGrace + shutdownGrace)
+			t := time.NewTimer(s.cfg.DrainTimeout + endGrace)
 			defer t.Stop()
 			late = t.C
 		case <-late:

@@ -44,6 +44,13 @@ const (
 	deathGrace    = time.Second     // for clients to get their errors after the rank died
 	abortGrace    = 5 * time.Second // for requests that were aborted at the end of the drain to end
 	shutdownGrace = 3 * time.Second // for answers that are on their way out, and for the rank to end
+
+	// endGrace is what an engine takes after the drain's time-out, at most: what was aborted ends, answers go out, the rank
+	// ends. A node that is asked to end waits so long for node 0.
+	endGrace = abortGrace + 2*shutdownGrace
+	// DrainOverrun is what any process of a replica takes after --drain-timeout, at most: a node other than 0 that waited for
+	// node 0 in vain ends its ranks and its answers then. Who stops engines has to give them --drain-timeout and this.
+	DrainOverrun = endGrace + 2*shutdownGrace
 )
 
 // Serve runs one replica: it listens at once, starts the rank, serves until ctx ends, and drains. It returns nil after a
@@ -114,9 +121,9 @@ func Serve(ctx context.Context, cfg Config, run Runtime) (err error) {
 	case <-client.Done():
 		return s.mourn(client, api)
 	case err := <-api.failed:
-		return errors.Join(err, closeRank(client))
+		return errors.Join(err, closeRank(context.Background(), client))
 	case err := <-bootstrap.failed:
-		return errors.Join(err, closeRank(client))
+		return errors.Join(err, closeRank(context.Background(), client))
 	}
 }
 
@@ -131,7 +138,7 @@ func (s *Server) bringUp(ctx context.Context, run Runtime, cfg rank.Config) (ran
 		return nil, err
 	}
 	if err := s.Attach(client, t); err != nil {
-		return nil, errors.Join(err, closeRank(client))
+		return nil, errors.Join(err, closeRank(context.Background(), client))
 	}
 	return client, nil
 }
@@ -210,7 +217,7 @@ func closeRanks(clients []rank.Client) error {
 	errs := make([]error, len(clients))
 	var wait sync.WaitGroup
 	for i, client := range clients {
-		wait.Go(func() { errs[i] = closeRank(client) })
+		wait.Go(func() { errs[i] = closeRank(context.Background(), client) })
 	}
 	wait.Wait()
 	return errors.Join(errs...)
@@ -220,7 +227,9 @@ func closeRanks(clients []rank.Client) error {
 // is left at the end of the time is aborted.
 func (s *Server) drain(client rank.Client, api *listener) error {
 	s.log.Info("draining: health checks fail, requests are still taken", "accept", s.cfg.DrainAccept, "timeout", s.cfg.DrainTimeout)
-	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.DrainTimeout)
+	end, over := context.WithTimeout(context.Background(), s.cfg.DrainTimeout+endGrace)
+	defer over()
+	ctx, cancel := context.WithTimeout(end, s.cfg.DrainTimeout)
 	defer cancel()
 	s.Leave()
 	accept := time.NewTimer(s.cfg.DrainAccept)
@@ -238,25 +247,25 @@ func (s *Server) drain(client rank.Client, api *listener) error {
 	case err := <-drained:
 		if err != nil {
 			s.log.Warn("the drain timed out: what still runs is aborted", "timeout", s.cfg.DrainTimeout)
-			s.abortRest(client)
+			s.abortRest(end, client)
 		}
 	case <-client.Done():
 		return s.mourn(client, api)
 	}
-	api.shutdown()
-	if err := closeRank(client); err != nil {
+	api.shutdown(end)
+	if err := closeRank(end, client); err != nil {
 		return err
 	}
 	s.log.Info("drained")
 	return nil
 }
 
-func (s *Server) abortRest(client rank.Client) {
+func (s *Server) abortRest(end context.Context, client rank.Client) {
 	s.doom("")
 	if err := client.AbortAll(""); err != nil {
 		s.log.Warn("abort what still runs", "error", err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), abortGrace)
+	ctx, cancel := context.WithTimeout(end, abortGrace)
 	defer cancel()
 	if err := s.Drained(ctx); err != nil {
 		s.log.Warn("requests did not end after their abort", "grace", abortGrace)
@@ -272,15 +281,16 @@ func (s *Server) mourn(client rank.Client, api *listener) error {
 	if err := s.Drained(ctx); err != nil {
 		s.log.Warn("clients did not take their errors in time", "grace", deathGrace)
 	}
-	api.shutdown()
+	api.shutdown(context.Background())
 	if err := client.Err(); err != nil {
 		return err
 	}
 	return errors.New("the rank ended although nobody asked it to")
 }
 
-func closeRank(client rank.Client) error {
-	ctx, cancel := context.WithTimeout(context.Background(), shutdownGrace)
+// closeRank ends a rank within shutdownGrace, and before end ends.
+func closeRank(end context.Context, client rank.Client) error {
+	ctx, cancel := context.WithTimeout(end, shutdownGrace)
 	defer cancel()
 	if err := client.Close(ctx); err != nil {
 		return fmt.Errorf("end the rank: %w", err)
@@ -317,9 +327,9 @@ func listen(flag, host string, port int, handler http.Handler, log *slog.Logger)
 	return l, nil
 }
 
-// shutdown lets answers that are on their way out finish, for a moment.
-func (l *listener) shutdown() {
-	ctx, cancel := context.WithTimeout(context.Background(), shutdownGrace)
+// shutdown lets answers that are on their way out finish, for a moment, and not after end has ended.
+func (l *listener) shutdown(end context.Context) {
+	ctx, cancel := context.WithTimeout(end, shutdownGrace)
 	defer cancel()
 	_ = l.server.Shutdown(ctx) // the only error is the timeout; close follows
 }
