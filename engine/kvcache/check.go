@@ -8,6 +8,9 @@ import (
 // Size is the number of tokens in the tree, locked or not.
 func (t *Tree) Size() int { return t.pages * t.pageSize }
 
+// WindowSize is the number of tokens whose window pages are in the tree, locked or not.
+func (t *Tree) WindowSize() int { return t.slots * t.pageSize }
+
 // Protected is the number of tokens in the tree that handles lock: a part of what the pool counts as used.
 func (t *Tree) Protected() int { return t.Size() - t.full.Stats().Evictable }
 
@@ -89,6 +92,9 @@ func (t *Tree) Check(o Owned) error {
 	}
 	if err := t.full.Check(append(slices.Clone(o.Pages), locked)...); err != nil || t.window == nil {
 		return err
+	}
+	if n := len(windowLocked) + len(windowCached); n != t.slots {
+		return fmt.Errorf("kvcache: tree has %d window pages, but counts %d", n, t.slots)
 	}
 	if err := t.window.checkCached(windowCached); err != nil {
 		return fmt.Errorf("window pool: %w", err)

@@ -23,6 +23,7 @@ func (t *Tree) trim(n *node, k int) {
 		gone := present(n.window[keep:])
 		t.window.evict(gone)
 		n.windows -= len(gone)
+		t.slots -= len(gone)
 		n.window = n.window[:keep]
 	}
 	if keep > 0 {
@@ -54,6 +55,7 @@ func (t *Tree) EvictWindow(pages int) (freed int) {
 				t.window.evict([]int32{page})
 				n.window[i] = none
 				n.windows--
+				t.slots--
 				freed++
 			}
 		}

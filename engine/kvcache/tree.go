@@ -30,6 +30,7 @@ type Tree struct {
 
 	roots map[string]*node
 	pages int // in the tree, of the full pool
+	slots int // in the tree, of the window pool
 	tick  uint64
 
 	leaves  queue // nodes without children and locks, in order of the policy
@@ -154,6 +155,7 @@ func (t *Tree) add(n *node, tokens []int32, table Table, priority int) *node {
 	if t.window != nil {
 		child.window = slices.Clone(table.Window[from:])
 		child.windows = count(child.window)
+		t.slots += child.windows
 		t.window.cache(present(child.window))
 	}
 	n.children[string(t.firstPage(tokens))] = child
@@ -171,6 +173,7 @@ func (t *Tree) revive(n *node, table Table) {
 		if offered := table.Window[n.start+i]; page == none && offered != none {
 			n.window[i] = offered
 			n.windows++
+			t.slots++
 			if n.windowLocks == 0 {
 				t.window.cache([]int32{offered})
 			}

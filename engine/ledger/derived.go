@@ -2,10 +2,11 @@ package ledger
 
 // ForwardEntry is the first time that the request was in a forward pass. ok is false when it never was.
 func (t *Timeline) ForwardEntry() (at Instant, ok bool) {
-	if t.form == Decode {
-		return t.At(StageDecodeForward)
+	s := forwardOf(t.form)
+	if s == StageNone {
+		return 0, false
 	}
-	return t.At(StagePrefillForward)
+	return t.At(s)
 }
 
 // PrefillEnd is when the prompt was computed for the first time. ok is false when it never was, and on a decode engine.

@@ -6,7 +6,7 @@ import "fmt"
 // besides the clock; Move and Lap allocate nothing.
 //
 // Invariants: the spent times of all stages sum to entered - start, and after StageDone to end - start;
-// 0 <= firstWait <= queue.
+// 0 <= firstWait <= queue <= what was spent in the waiting stage; the visits touch each other and cover [start, entered).
 type Timeline struct {
 	clock Clock
 	form  Form
@@ -21,10 +21,23 @@ type Timeline struct {
 	spent [numStages]int64   // nanoseconds over all finished visits; of laps: over all laps
 	count [numStages]int32   // finished visits, laps
 
-	firstWait  int64   // the first visit of the waiting stage, valid when count of it > 0
+	visits   [maxVisits + 1]Stage   // what was entered, in order, as far as there is room
+	visitsAt [maxVisits + 1]Instant // and when
+	visited  int32                  // how many stages were entered, those without room included
+
+	queue      int64   // nanoseconds over all visits of the waiting stage that a forward pass ended
+	firstWait  int64   // the first of these, valid when forwarded
+	forwarded  bool    // a wait has led to a forward pass
 	prefillEnd Instant // first time that prefill_forward was left forwards, valid when prefilled
 	prefilled  bool
+	met        Instant // when the peers of a hand-over had met, see MeetPeer, valid when hasMet
+	hasMet     bool
+
+	ahead, behind Instant // the first reading of a clock that went back, and what it said before; see Backwards
 }
+
+// maxVisits is how many visits a timeline remembers one by one; a request that is never retracted makes six at most.
+const maxVisits = 32
 
 // Slice is a finished visit of a stage, or a finished lap: [Start, End).
 type Slice struct {
@@ -50,6 +63,7 @@ func (t *Timeline) Start(clock Clock, form Form) {
 	s := firstStage[form]
 	*t = Timeline{clock: clock, form: form, stage: s, start: now, entered: now, lap: now, seen: 1 << s}
 	t.first[s] = now
+	t.visits[0], t.visitsAt[0], t.visited = s, now, 1
 }
 
 // Move takes the request from its stage to another, reads the clock once and gives the slice that ended there. A move
@@ -64,6 +78,10 @@ func (t *Timeline) Move(to Stage) Slice {
 	t.close(from, to, now)
 
 	t.stage, t.entered, t.lap = to, now, now
+	if t.visited <= maxVisits {
+		t.visits[t.visited], t.visitsAt[t.visited] = to, now
+	}
+	t.visited++
 	if !t.seen.has(to) {
 		t.seen |= 1 << to
 		t.first[to] = now
@@ -86,11 +104,41 @@ func (t *Timeline) Lap(lap Stage) Slice {
 	t.spent[lap] += s.Nanos()
 	t.count[lap]++
 	t.lap = now
+	if lap == StageDecodeBootstrapHandshake && !t.hasMet {
+		t.met, t.hasMet = now, true
+	}
 	return s
 }
 
 // now reads the clock, which can't go back behind an instant that the timeline already holds.
-func (t *Timeline) now() Instant { return max(t.clock.Now(), t.lap) }
+func (t *Timeline) now() Instant {
+	now := t.clock.Now()
+	if now < t.lap {
+		if t.ahead == t.behind {
+			t.ahead, t.behind = t.lap, now
+		}
+		return t.lap
+	}
+	return now
+}
+
+// MeetPeer notes when the decode rank had met this prefill rank, within the current visit, which is the one in the queue for
+// that: elsewhere it panics. Only the first call counts. A decode rank's peer is met at the end of the first lap
+// StageDecodeBootstrapHandshake.
+func (t *Timeline) MeetPeer(at Instant) {
+	if t.stage != StagePrefillBootstrap {
+		panic(fmt.Sprintf("ledger: %s timeline meets a peer in stage %s, which waits for none", t.form, t.stage))
+	}
+	if !t.hasMet {
+		t.met, t.hasMet = min(max(at, t.entered), t.now()), true
+	}
+}
+
+// Backwards gives the first two readings of the clock of which the later one was the smaller. The timeline took the greater
+// one for both, so that its sums hold. ok is false when that never happened.
+func (t *Timeline) Backwards() (before, after Instant, ok bool) {
+	return t.ahead, t.behind, t.ahead != t.behind
+}
 
 // observable: a stage that the end of the request cuts short is no sample, except the last one of its form; of the passes
 // through prefill only the first is.
@@ -112,8 +160,11 @@ func prefillEnds(to Stage) bool { return to != StagePrefillWaiting && to != Stag
 
 func (t *Timeline) close(from, to Stage, now Instant) {
 	visit := now.Sub(t.entered)
-	if from == t.waiting() && t.count[from] == 0 {
-		t.firstWait = visit
+	if from == t.waiting() && to != StageDone {
+		if !t.forwarded {
+			t.firstWait, t.forwarded = visit, true
+		}
+		t.queue += visit
 	}
 	if from == StagePrefillForward && prefillEnds(to) && !t.prefilled {
 		t.prefillEnd, t.prefilled = now, true
@@ -123,12 +174,26 @@ func (t *Timeline) close(from, to Stage, now Instant) {
 }
 
 // waiting is the stage that the queue time is made of; StageNone when the form has none.
-func (t *Timeline) waiting() Stage {
-	switch t.form {
+func (t *Timeline) waiting() Stage { return waitingOf(t.form) }
+
+func waitingOf(f Form) Stage {
+	switch f {
 	case Unified, Prefill:
 		return StagePrefillWaiting
 	case Decode:
 		return StageDecodeWaiting
+	default:
+		return StageNone
+	}
+}
+
+// forwardOf is the first stage that computes; StageNone when the form has none.
+func forwardOf(f Form) Stage {
+	switch f {
+	case Unified, Prefill:
+		return StagePrefillForward
+	case Decode:
+		return StageDecodeForward
 	default:
 		return StageNone
 	}
@@ -152,16 +217,9 @@ func (t *Timeline) Duration(s Stage) int64 { return t.spent[s] }
 // Visits counts the finished visits of the stage, or the laps.
 func (t *Timeline) Visits(s Stage) int { return int(t.count[s]) }
 
-// Queue is the nanoseconds in the waiting queue over all finished visits.
-func (t *Timeline) Queue() int64 {
-	if w := t.waiting(); w != StageNone {
-		return t.spent[w]
-	}
-	return 0
-}
+// Queue is the nanoseconds in the waiting queue over all visits that led to a forward pass. A wait that the request's end cut
+// short is in Duration of the stage, but no queue time.
+func (t *Timeline) Queue() int64 { return t.queue }
 
-// FirstWait is the nanoseconds of the first wait. ok is false until it ended.
-func (t *Timeline) FirstWait() (nanos int64, ok bool) {
-	w := t.waiting()
-	return t.firstWait, w != StageNone && t.count[w] > 0
-}
+// FirstWait is the nanoseconds of the first wait. ok is false until a forward pass ended it.
+func (t *Timeline) FirstWait() (nanos int64, ok bool) { return t.firstWait, t.forwarded }

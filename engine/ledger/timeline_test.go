@@ -85,13 +85,13 @@ func TestTimelines(t *testing.T) {
 			},
 		},
 		{
-			name: "unified, aborted while waiting", reason: "the wait counts in the ledger; nothing later has a value",
+			name: "unified, aborted while waiting", reason: "the wait counts in the ledger, but no forward pass made it queue time; nothing later has a value",
 			form: Unified,
 			ops:  []op{move(1, StagePrefillWaiting), move(2, StageDone)},
 			want: facts{
 				Samples:   []string{"request_process 1"},
 				Spent:     map[string]int{"request_process": 1, "prefill_waiting": 2},
-				FirstWait: 2, Queue: 2, ForwardEntry: -1, PrefillEnd: -1, FirstToken: -1, TTFT: -1, EndToEnd: 3, Decode: -1, TPOTOf11Tok: -1,
+				FirstWait: -1, Queue: 0, ForwardEntry: -1, PrefillEnd: -1, FirstToken: -1, TTFT: -1, EndToEnd: 3, Decode: -1, TPOTOf11Tok: -1,
 			},
 		},
 		{
@@ -174,14 +174,14 @@ func TestTimelines(t *testing.T) {
 	}
 }
 
-// Whatever path a request takes, its stages sum to its end-to-end time exactly, its waits to the queue time.
+// Whatever path a request takes, its stages sum to its end-to-end time exactly, the waits that led on to the queue time.
 func TestStagesSumToEndToEnd(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 1))
 	for range 5000 {
 		clock := ledgertest.New()
-		form := []Form{APIServer, Unified, Prefill, Decode}[rng.IntN(4)]
+		form := []Form{APIServer, DPController, Unified, Prefill, Decode}[rng.IntN(5)]
 		tl := NewTimeline(clock, form)
 		var sum, waits int64
 		for tl.Stage() != StageDone {
@@ -202,7 +202,7 @@ func TestStagesSumToEndToEnd(t *testing.T) {
 				t.Fatalf("%s took %d ns", s.Stage, s.Nanos())
 			}
 			sum += s.Nanos()
-			if s.Stage == StagePrefillWaiting || s.Stage == StageDecodeWaiting && form == Decode {
+			if to != StageDone && (s.Stage == StagePrefillWaiting || s.Stage == StageDecodeWaiting && form == Decode) {
 				waits += s.Nanos()
 			}
 			for _, lap := range []Stage{StageChunkedPrefill, StageDecodeLoop, StageOutputBatch, StageFakeOutput} {

@@ -184,6 +184,9 @@ func outputToWire(o request.Output) *rankpb.Output {
 			QueueNanos:            f.QueueNanos,
 			ForwardEntryWallNanos: f.ForwardEntryWallNanos,
 			PrefillEndWallNanos:   f.PrefillEndWallNanos,
+			ComputedTokens:        int64(f.ComputedTokens),
+			ReprocessedTokens:     int64(f.ReprocessedTokens),
+			Timeline:              timelineToWire(f.Timeline),
 		}
 	}
 	return w
@@ -210,6 +213,9 @@ func outputFromWire(w *rankpb.Output) request.Output {
 			QueueNanos:            f.GetQueueNanos(),
 			ForwardEntryWallNanos: f.GetForwardEntryWallNanos(),
 			PrefillEndWallNanos:   f.GetPrefillEndWallNanos(),
+			ComputedTokens:        int(f.GetComputedTokens()),
+			ReprocessedTokens:     int(f.GetReprocessedTokens()),
+			Timeline:              timelineFromWire(f.GetTimeline()),
 		}
 	}
 	return o

@@ -37,6 +37,8 @@ func everyField(v reflect.Value, next *int) {
 		v.SetBool(true)
 	case reflect.Int, reflect.Int32, reflect.Int64:
 		v.SetInt(int64(*next))
+	case reflect.Uint8: // a form or a stage
+		v.SetUint(uint64(1 + *next%4))
 	case reflect.Float32:
 		v.SetFloat(float64(*next))
 	default:

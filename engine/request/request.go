@@ -2,7 +2,11 @@
 // HTTP, tensor or queue. Values are sent whole; after Submit the sender must not change them.
 package request
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/sluice-dev/sluice/engine/ledger"
+)
 
 // Request is one sequence to generate. Prompt tokens are final: special tokens and chat templates are already applied.
 type Request struct {
@@ -240,6 +244,14 @@ type Finish struct {
 	QueueNanos            int64
 	ForwardEntryWallNanos int64
 	PrefillEndWallNanos   int64
+
+	// ComputedTokens of the prompt were computed for the first time, and ReprocessedTokens of prompt and answer again after
+	// retractions. Prompt tokens = ComputedTokens + CachedTokens once the prompt is computed, on the engine that computes it.
+	ComputedTokens    int
+	ReprocessedTokens int
+
+	// Timeline is the rank's, whole. Nil: no rank had the request.
+	Timeline *ledger.Record
 }
 
 func (f Finish) String() string {

@@ -92,6 +92,8 @@ type Config struct {
 
 	Seed uint64 // of the seeds drawn for requests that bring none
 
+	// AssertTimes makes a request whose times can't be true end the process, with its rid and the times. For tests.
+	AssertTimes bool
 	// TestRetractSteps > 0 retracts one sequence every so many decode steps, memory or not.
 	TestRetractSteps int
 

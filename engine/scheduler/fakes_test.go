@@ -642,6 +642,12 @@ func (w wireReceiver) Open(at request.Bootstrap, prompt int) (Receiving, error) 
 	return w.open(at.Room, prompt, 1)
 }
 
+// apart is a Finish without its timeline and token counts, which tests of the books look at.
+func apart(f request.Finish) request.Finish {
+	f.Timeline, f.ComputedTokens, f.ReprocessedTokens = nil, 0, 0
+	return f
+}
+
 // begin starts the executor of a scheduler that a test steps by hand.
 func begin(t testing.TB, s *Scheduler) {
 	t.Cleanup(s.start(context.Background()))

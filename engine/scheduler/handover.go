@@ -54,6 +54,7 @@ func (s *Scheduler) meet(q *sequence) {
 	}
 	switch q.state {
 	case stateBootstrapping:
+		s.meetPeer(q)
 		s.becomeWaiting(q)
 	case statePreallocating:
 		if q.timeline.Visits(ledger.StageDecodeBootstrapHandshake) == 0 {
@@ -132,8 +133,7 @@ func (s *Scheduler) preallocate() {
 		q.receiving.Allocate(q.pages, q.window)
 		s.becomeTransferring(q)
 		if q.req.LogMetrics {
-			stats := q.receiving.Stats()
-			bootstrap := min(stats.BootstrapNanos, q.timeline.Duration(ledger.StageDecodeBootstrap))
+			bootstrap := q.timeline.Duration(ledger.StageDecodeBootstrapHandshake)
 			s.deps.Reporter.KVTransfer(report.KVTransfer{
 				BootstrapNanos: bootstrap,
 				AllocNanos:     q.timeline.Duration(ledger.StageDecodeBootstrap) - bootstrap,

@@ -72,6 +72,7 @@ func (s *Scheduler) allocate(q *sequence, n int) {
 // releasePages gives a sequence's pages back, or holds them until its transfer is settled and the steps that it is in are
 // over. What is computed of it stays in the cache.
 func (s *Scheduler) releasePages(q *sequence) {
+	s.cutPass(q)
 	if len(q.pages) == 0 {
 		return
 	}

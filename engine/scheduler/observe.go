@@ -99,6 +99,7 @@ func (s *Scheduler) reportIdle(now ledger.Instant) {
 }
 
 func (s *Scheduler) say(snap report.Snapshot, now ledger.Instant) {
+	s.audit()
 	s.said = summarize(snap)
 	s.steps.lastReport = now
 	if snap.Kind != report.Idle {

@@ -61,6 +61,7 @@ func (s *Scheduler) reuse(q *sequence, f found) {
 	tokens := f.prefix.Pages() * s.cfg.PageSize
 	again := q.retractions > 0
 	s.admitted.add(len(q.tokens)-tokens, tokens, again)
+	s.beginPass(q, tokens)
 	if again {
 		q.reprocessed += len(q.tokens) - tokens
 	} else {

@@ -16,11 +16,15 @@ func (s *Scheduler) process(st *launched) {
 	for at, i := range st.items {
 		q := i.seq
 		if q.state == stateFinished {
+			if !i.decode {
+				s.bookVain(i.n)
+			}
 			continue
 		}
 		q.computed += i.n
 		q.logprobs.takePrompt(st.sampled[at].Logprobs, q.computed, q.prompt)
 		if !i.decode {
+			s.bookChunk(q, i.n, i.sample)
 			s.store(q)
 		}
 		s.slide(q)
@@ -149,7 +153,7 @@ func (s *Scheduler) finish(q *sequence, f request.Finish) ledger.Instant {
 	}
 
 	clock := s.deps.Clock
-	f.QueueNanos = q.timeline.Queue()
+	s.closeBooks(q, &f)
 	if at, ok := q.timeline.ForwardEntry(); ok {
 		f.ForwardEntryWallNanos = clock.Wall(at)
 	}

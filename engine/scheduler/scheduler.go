@@ -48,6 +48,7 @@ type Scheduler struct {
 	taken     int    // submissions drained since the load was published
 	takenToks int    // of their prompts
 
+	passes  passes
 	reserve reserve
 	paused  bool
 	watch   stopwatch // stands still while paused

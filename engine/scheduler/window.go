@@ -166,6 +166,16 @@ func (s *Scheduler) unlockWindow(h *kvcache.Handle) {
 	}
 }
 
+// ownWindowPages is how many those are that ownWindow gives.
+func (q *sequence) ownWindowPages() (n int) {
+	for i := min(q.prefix.Pages(), len(q.window)); i < len(q.window); i++ {
+		if q.window[i] != noPage {
+			n++
+		}
+	}
+	return n
+}
+
 // ownWindow is the window pages that are the sequence's and not the cache's.
 func (q *sequence) ownWindow() []int32 {
 	var own []int32

@@ -12,8 +12,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/sluice-dev/sluice/test/harness"
 )
 
 // freeAddress gives an address on which nobody listens.
@@ -37,7 +35,7 @@ func startNodes(t testing.TB, n int, flags ...string) []*replica {
 	}
 	for _, r := range nodes {
 		r.wait("it listens", func() bool {
-			found := listening.FindStringSubmatch(r.Log())
+			found := listening.FindStringSubmatch(r.log.String())
 			if found == nil {
 				return false
 			}
@@ -55,7 +53,7 @@ func startNodes(t testing.TB, n int, flags ...string) []*replica {
 func nothingLeft(t testing.TB, pids []int) {
 	t.Helper()
 	for _, pid := range pids {
-		harness.Eventually(t, fmt.Sprintf("rank process %d has ended", pid), func() bool { return !alive(pid) })
+		eventually(t, fmt.Sprintf("rank process %d has ended", pid), func() bool { return !alive(pid) })
 	}
 	left, err := filepath.Glob(filepath.Join(filepath.Dir(binary), "sluice-world-*"))
 	if err != nil || len(left) > 0 {
@@ -81,7 +79,7 @@ func TestNodes(t *testing.T) {
 	} {
 		t.Run(strings.Join(flags, " "), func(t *testing.T) {
 			nodes := startNodes(t, 2, append(flags, "--enable-metrics", "--enable-metrics-for-all-schedulers")...)
-			pids := append(harness.Children(nodes[0].PID()), harness.Children(nodes[1].PID())...)
+			pids := append(nodes[0].children(), nodes[1].children()...)
 			for range 2 { // each DP rank has a turn
 				if diff := cmp.Diff(want, ask(nodes[0])); diff != "" {
 					t.Errorf("(-one process +two nodes)\n%s", diff)
@@ -104,10 +102,10 @@ func TestNodes(t *testing.T) {
 			if err != nil || !strings.Contains(string(exposition), label) {
 				t.Errorf("the metrics of node 1 have no %s: %v", label, err)
 			}
-			nodes[0].Signal(syscall.SIGTERM)
+			nodes[0].signal(syscall.SIGTERM)
 			for i, r := range nodes {
 				if code := r.exit(); code != 0 {
-					t.Errorf("node %d: exit code %d\n%s", i, code, r.Log())
+					t.Errorf("node %d: exit code %d\n%s", i, code, r.log)
 				}
 			}
 			nothingLeft(t, pids)
@@ -123,16 +121,16 @@ func TestNodeDeath(t *testing.T) {
 		victim func(nodes []*replica) (pid int)
 		want   [2]string // in the log of each node; empty: it is the one that was killed
 	}{
-		{"rank of node 0", func(nodes []*replica) int { return harness.Children(nodes[0].PID())[0] },
+		{"rank of node 0", func(nodes []*replica) int { return nodes[0].children()[0] },
 			[2]string{"sluice-engine: rank 0 (tp 0, pp 0, pid %d) ended: signal: killed", "sluice-engine: node 0 ended the replica: rank 0 (tp 0, pp 0, pid %d) ended: signal: killed"}},
-		{"rank of node 1", func(nodes []*replica) int { return harness.Children(nodes[1].PID())[0] },
+		{"rank of node 1", func(nodes []*replica) int { return nodes[1].children()[0] },
 			[2]string{"sluice-engine: node 1: rank 1 (tp 1, pp 0, pid %d) ended: signal: killed", "sluice-engine: rank 1 (tp 1, pp 0, pid %d) ended: signal: killed"}},
-		{"node 0", func(nodes []*replica) int { return nodes[0].PID() }, [2]string{"", "sluice-engine: node 0 is gone"}},
-		{"node 1", func(nodes []*replica) int { return nodes[1].PID() }, [2]string{"sluice-engine: node 1 is gone", ""}},
+		{"node 0", func(nodes []*replica) int { return nodes[0].command.Process.Pid }, [2]string{"", "sluice-engine: node 0 is gone"}},
+		{"node 1", func(nodes []*replica) int { return nodes[1].command.Process.Pid }, [2]string{"sluice-engine: node 1 is gone", ""}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			nodes := startNodes(t, 2, "--tp-size", "2")
-			pids := append(harness.Children(nodes[0].PID()), harness.Children(nodes[1].PID())...)
+			pids := append(nodes[0].children(), nodes[1].children()...)
 			stream, closeBody := nodes[0].stream(t.Context(), longAnswer)
 			defer closeBody()
 			victim := c.victim(nodes)
@@ -152,7 +150,7 @@ func TestNodeDeath(t *testing.T) {
 				if strings.Contains(want, "%d") {
 					want = fmt.Sprintf(want, victim)
 				}
-				if want != "" && (code == 0 || !strings.Contains(r.Log(), want)) {
+				if want != "" && (code == 0 || !strings.Contains(r.log.String(), want)) {
 					t.Errorf("node %d: exit code %d, and the log lacks %q", i, code, want)
 				}
 			}
@@ -168,8 +166,8 @@ func TestNodeThatDoesNotStart(t *testing.T) {
 	first := launch(t, append(slices.Clone(common), "--node-rank", "0")...)
 	second := launch(t, append(slices.Clone(common), "--node-rank", "1", "--model-path", filepath.Join(t.TempDir(), "none"))...)
 	for i, r := range []*replica{first, second} {
-		if code := r.exit(); code == 0 || !strings.Contains(r.Log(), "none/config.json: no such file or directory") {
-			t.Errorf("node %d: exit code %d, and the log doesn't say why\n%s", i, code, r.Log())
+		if code := r.exit(); code == 0 || !strings.Contains(r.log.String(), "none/config.json: no such file or directory") {
+			t.Errorf("node %d: exit code %d, and the log doesn't say why\n%s", i, code, r.log)
 		}
 	}
 	nothingLeft(t, nil)

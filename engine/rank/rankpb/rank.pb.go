@@ -1135,6 +1135,9 @@ type Finish struct {
 	QueueNanos            int64                  `protobuf:"varint,6,opt,name=queue_nanos,json=queueNanos,proto3" json:"queue_nanos,omitempty"`
 	ForwardEntryWallNanos int64                  `protobuf:"varint,7,opt,name=forward_entry_wall_nanos,json=forwardEntryWallNanos,proto3" json:"forward_entry_wall_nanos,omitempty"`
 	PrefillEndWallNanos   int64                  `protobuf:"varint,8,opt,name=prefill_end_wall_nanos,json=prefillEndWallNanos,proto3" json:"prefill_end_wall_nanos,omitempty"`
+	Timeline              *Timeline              `protobuf:"bytes,9,opt,name=timeline,proto3" json:"timeline,omitempty"`
+	ComputedTokens        int64                  `protobuf:"varint,10,opt,name=computed_tokens,json=computedTokens,proto3" json:"computed_tokens,omitempty"`
+	ReprocessedTokens     int64                  `protobuf:"varint,11,opt,name=reprocessed_tokens,json=reprocessedTokens,proto3" json:"reprocessed_tokens,omitempty"`
 	unknownFields         protoimpl.UnknownFields
 	sizeCache             protoimpl.SizeCache
 }
@@ -1225,6 +1228,343 @@ func (x *Finish) GetPrefillEndWallNanos() int64 {
 	return 0
 }
 
+func (x *Finish) GetTimeline() *Timeline {
+	if x != nil {
+		return x.Timeline
+	}
+	return nil
+}
+
+func (x *Finish) GetComputedTokens() int64 {
+	if x != nil {
+		return x.ComputedTokens
+	}
+	return 0
+}
+
+func (x *Finish) GetReprocessedTokens() int64 {
+	if x != nil {
+		return x.ReprocessedTokens
+	}
+	return 0
+}
+
+// Timeline is ledger.Record; stages and the form go by their names.
+type Timeline struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Form           string                 `protobuf:"bytes,1,opt,name=form,proto3" json:"form,omitempty"`
+	Stage          string                 `protobuf:"bytes,2,opt,name=stage,proto3" json:"stage,omitempty"`
+	StartWallNanos int64                  `protobuf:"varint,3,opt,name=start_wall_nanos,json=startWallNanos,proto3" json:"start_wall_nanos,omitempty"`
+	Nanos          int64                  `protobuf:"varint,4,opt,name=nanos,proto3" json:"nanos,omitempty"`
+	Visits         []*Visit               `protobuf:"bytes,5,rep,name=visits,proto3" json:"visits,omitempty"`
+	Folded         int64                  `protobuf:"varint,6,opt,name=folded,proto3" json:"folded,omitempty"`
+	Spent          []*Spent               `protobuf:"bytes,7,rep,name=spent,proto3" json:"spent,omitempty"`
+	QueueNanos     int64                  `protobuf:"varint,8,opt,name=queue_nanos,json=queueNanos,proto3" json:"queue_nanos,omitempty"`
+	FirstWaitNanos *int64                 `protobuf:"varint,9,opt,name=first_wait_nanos,json=firstWaitNanos,proto3,oneof" json:"first_wait_nanos,omitempty"`
+	PrefillEnd     *int64                 `protobuf:"varint,10,opt,name=prefill_end,json=prefillEnd,proto3,oneof" json:"prefill_end,omitempty"`
+	PeerMet        *int64                 `protobuf:"varint,11,opt,name=peer_met,json=peerMet,proto3,oneof" json:"peer_met,omitempty"`
+	Transfer       *Transfer              `protobuf:"bytes,12,opt,name=transfer,proto3" json:"transfer,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *Timeline) Reset() {
+	*x = Timeline{}
+	mi := &file_rank_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Timeline) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Timeline) ProtoMessage() {}
+
+func (x *Timeline) ProtoReflect() protoreflect.Message {
+	mi := &file_rank_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Timeline.ProtoReflect.Descriptor instead.
+func (*Timeline) Descriptor() ([]byte, []int) {
+	return file_rank_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *Timeline) GetForm() string {
+	if x != nil {
+		return x.Form
+	}
+	return ""
+}
+
+func (x *Timeline) GetStage() string {
+	if x != nil {
+		return x.Stage
+	}
+	return ""
+}
+
+func (x *Timeline) GetStartWallNanos() int64 {
+	if x != nil {
+		return x.StartWallNanos
+	}
+	return 0
+}
+
+func (x *Timeline) GetNanos() int64 {
+	if x != nil {
+		return x.Nanos
+	}
+	return 0
+}
+
+func (x *Timeline) GetVisits() []*Visit {
+	if x != nil {
+		return x.Visits
+	}
+	return nil
+}
+
+func (x *Timeline) GetFolded() int64 {
+	if x != nil {
+		return x.Folded
+	}
+	return 0
+}
+
+func (x *Timeline) GetSpent() []*Spent {
+	if x != nil {
+		return x.Spent
+	}
+	return nil
+}
+
+func (x *Timeline) GetQueueNanos() int64 {
+	if x != nil {
+		return x.QueueNanos
+	}
+	return 0
+}
+
+func (x *Timeline) GetFirstWaitNanos() int64 {
+	if x != nil && x.FirstWaitNanos != nil {
+		return *x.FirstWaitNanos
+	}
+	return 0
+}
+
+func (x *Timeline) GetPrefillEnd() int64 {
+	if x != nil && x.PrefillEnd != nil {
+		return *x.PrefillEnd
+	}
+	return 0
+}
+
+func (x *Timeline) GetPeerMet() int64 {
+	if x != nil && x.PeerMet != nil {
+		return *x.PeerMet
+	}
+	return 0
+}
+
+func (x *Timeline) GetTransfer() *Transfer {
+	if x != nil {
+		return x.Transfer
+	}
+	return nil
+}
+
+// Visit is ledger.Visit.
+type Visit struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Stage         string                 `protobuf:"bytes,1,opt,name=stage,proto3" json:"stage,omitempty"`
+	Start         int64                  `protobuf:"varint,2,opt,name=start,proto3" json:"start,omitempty"`
+	Nanos         int64                  `protobuf:"varint,3,opt,name=nanos,proto3" json:"nanos,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Visit) Reset() {
+	*x = Visit{}
+	mi := &file_rank_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Visit) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Visit) ProtoMessage() {}
+
+func (x *Visit) ProtoReflect() protoreflect.Message {
+	mi := &file_rank_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Visit.ProtoReflect.Descriptor instead.
+func (*Visit) Descriptor() ([]byte, []int) {
+	return file_rank_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *Visit) GetStage() string {
+	if x != nil {
+		return x.Stage
+	}
+	return ""
+}
+
+func (x *Visit) GetStart() int64 {
+	if x != nil {
+		return x.Start
+	}
+	return 0
+}
+
+func (x *Visit) GetNanos() int64 {
+	if x != nil {
+		return x.Nanos
+	}
+	return 0
+}
+
+// Spent is ledger.Spent.
+type Spent struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Stage         string                 `protobuf:"bytes,1,opt,name=stage,proto3" json:"stage,omitempty"`
+	Count         int64                  `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	Nanos         int64                  `protobuf:"varint,3,opt,name=nanos,proto3" json:"nanos,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Spent) Reset() {
+	*x = Spent{}
+	mi := &file_rank_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Spent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Spent) ProtoMessage() {}
+
+func (x *Spent) ProtoReflect() protoreflect.Message {
+	mi := &file_rank_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Spent.ProtoReflect.Descriptor instead.
+func (*Spent) Descriptor() ([]byte, []int) {
+	return file_rank_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *Spent) GetStage() string {
+	if x != nil {
+		return x.Stage
+	}
+	return ""
+}
+
+func (x *Spent) GetCount() int64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *Spent) GetNanos() int64 {
+	if x != nil {
+		return x.Nanos
+	}
+	return 0
+}
+
+// Transfer is ledger.Transfer.
+type Transfer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	OwnBytes      int64                  `protobuf:"varint,1,opt,name=own_bytes,json=ownBytes,proto3" json:"own_bytes,omitempty"`
+	PeerBytes     *int64                 `protobuf:"varint,2,opt,name=peer_bytes,json=peerBytes,proto3,oneof" json:"peer_bytes,omitempty"`
+	Nanos         int64                  `protobuf:"varint,3,opt,name=nanos,proto3" json:"nanos,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Transfer) Reset() {
+	*x = Transfer{}
+	mi := &file_rank_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Transfer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Transfer) ProtoMessage() {}
+
+func (x *Transfer) ProtoReflect() protoreflect.Message {
+	mi := &file_rank_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Transfer.ProtoReflect.Descriptor instead.
+func (*Transfer) Descriptor() ([]byte, []int) {
+	return file_rank_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *Transfer) GetOwnBytes() int64 {
+	if x != nil {
+		return x.OwnBytes
+	}
+	return 0
+}
+
+func (x *Transfer) GetPeerBytes() int64 {
+	if x != nil && x.PeerBytes != nil {
+		return *x.PeerBytes
+	}
+	return 0
+}
+
+func (x *Transfer) GetNanos() int64 {
+	if x != nil {
+		return x.Nanos
+	}
+	return 0
+}
+
 type InfoRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1233,7 +1573,7 @@ type InfoRequest struct {
 
 func (x *InfoRequest) Reset() {
 	*x = InfoRequest{}
-	mi := &file_rank_proto_msgTypes[15]
+	mi := &file_rank_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1245,7 +1585,7 @@ func (x *InfoRequest) String() string {
 func (*InfoRequest) ProtoMessage() {}
 
 func (x *InfoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[15]
+	mi := &file_rank_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1258,7 +1598,7 @@ func (x *InfoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoRequest.ProtoReflect.Descriptor instead.
 func (*InfoRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{15}
+	return file_rank_proto_rawDescGZIP(), []int{19}
 }
 
 // InfoReply is rank.Info.
@@ -1285,7 +1625,7 @@ type InfoReply struct {
 
 func (x *InfoReply) Reset() {
 	*x = InfoReply{}
-	mi := &file_rank_proto_msgTypes[16]
+	mi := &file_rank_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1297,7 +1637,7 @@ func (x *InfoReply) String() string {
 func (*InfoReply) ProtoMessage() {}
 
 func (x *InfoReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[16]
+	mi := &file_rank_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1310,7 +1650,7 @@ func (x *InfoReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoReply.ProtoReflect.Descriptor instead.
 func (*InfoReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{16}
+	return file_rank_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *InfoReply) GetRank() int64 {
@@ -1433,7 +1773,7 @@ type RankProcess struct {
 
 func (x *RankProcess) Reset() {
 	*x = RankProcess{}
-	mi := &file_rank_proto_msgTypes[17]
+	mi := &file_rank_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1445,7 +1785,7 @@ func (x *RankProcess) String() string {
 func (*RankProcess) ProtoMessage() {}
 
 func (x *RankProcess) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[17]
+	mi := &file_rank_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1458,7 +1798,7 @@ func (x *RankProcess) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RankProcess.ProtoReflect.Descriptor instead.
 func (*RankProcess) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{17}
+	return file_rank_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RankProcess) GetDpRank() int64 {
@@ -1511,7 +1851,7 @@ type LoadRequest struct {
 
 func (x *LoadRequest) Reset() {
 	*x = LoadRequest{}
-	mi := &file_rank_proto_msgTypes[18]
+	mi := &file_rank_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1523,7 +1863,7 @@ func (x *LoadRequest) String() string {
 func (*LoadRequest) ProtoMessage() {}
 
 func (x *LoadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[18]
+	mi := &file_rank_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1536,7 +1876,7 @@ func (x *LoadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoadRequest.ProtoReflect.Descriptor instead.
 func (*LoadRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{18}
+	return file_rank_proto_rawDescGZIP(), []int{22}
 }
 
 type LoadReply struct {
@@ -1549,7 +1889,7 @@ type LoadReply struct {
 
 func (x *LoadReply) Reset() {
 	*x = LoadReply{}
-	mi := &file_rank_proto_msgTypes[19]
+	mi := &file_rank_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1561,7 +1901,7 @@ func (x *LoadReply) String() string {
 func (*LoadReply) ProtoMessage() {}
 
 func (x *LoadReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[19]
+	mi := &file_rank_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1574,7 +1914,7 @@ func (x *LoadReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoadReply.ProtoReflect.Descriptor instead.
 func (*LoadReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{19}
+	return file_rank_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *LoadReply) GetLoad() []byte {
@@ -1592,7 +1932,7 @@ type FlushRequest struct {
 
 func (x *FlushRequest) Reset() {
 	*x = FlushRequest{}
-	mi := &file_rank_proto_msgTypes[20]
+	mi := &file_rank_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1604,7 +1944,7 @@ func (x *FlushRequest) String() string {
 func (*FlushRequest) ProtoMessage() {}
 
 func (x *FlushRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[20]
+	mi := &file_rank_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1617,7 +1957,7 @@ func (x *FlushRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlushRequest.ProtoReflect.Descriptor instead.
 func (*FlushRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{20}
+	return file_rank_proto_rawDescGZIP(), []int{24}
 }
 
 type FlushReply struct {
@@ -1628,7 +1968,7 @@ type FlushReply struct {
 
 func (x *FlushReply) Reset() {
 	*x = FlushReply{}
-	mi := &file_rank_proto_msgTypes[21]
+	mi := &file_rank_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1640,7 +1980,7 @@ func (x *FlushReply) String() string {
 func (*FlushReply) ProtoMessage() {}
 
 func (x *FlushReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[21]
+	mi := &file_rank_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1653,7 +1993,7 @@ func (x *FlushReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlushReply.ProtoReflect.Descriptor instead.
 func (*FlushReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{21}
+	return file_rank_proto_rawDescGZIP(), []int{25}
 }
 
 type PauseRequest struct {
@@ -1665,7 +2005,7 @@ type PauseRequest struct {
 
 func (x *PauseRequest) Reset() {
 	*x = PauseRequest{}
-	mi := &file_rank_proto_msgTypes[22]
+	mi := &file_rank_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1677,7 +2017,7 @@ func (x *PauseRequest) String() string {
 func (*PauseRequest) ProtoMessage() {}
 
 func (x *PauseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[22]
+	mi := &file_rank_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1690,7 +2030,7 @@ func (x *PauseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
 func (*PauseRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{22}
+	return file_rank_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *PauseRequest) GetMode() string {
@@ -1708,7 +2048,7 @@ type PauseReply struct {
 
 func (x *PauseReply) Reset() {
 	*x = PauseReply{}
-	mi := &file_rank_proto_msgTypes[23]
+	mi := &file_rank_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1720,7 +2060,7 @@ func (x *PauseReply) String() string {
 func (*PauseReply) ProtoMessage() {}
 
 func (x *PauseReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[23]
+	mi := &file_rank_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1733,7 +2073,7 @@ func (x *PauseReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseReply.ProtoReflect.Descriptor instead.
 func (*PauseReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{23}
+	return file_rank_proto_rawDescGZIP(), []int{27}
 }
 
 type ContinueRequest struct {
@@ -1744,7 +2084,7 @@ type ContinueRequest struct {
 
 func (x *ContinueRequest) Reset() {
 	*x = ContinueRequest{}
-	mi := &file_rank_proto_msgTypes[24]
+	mi := &file_rank_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1756,7 +2096,7 @@ func (x *ContinueRequest) String() string {
 func (*ContinueRequest) ProtoMessage() {}
 
 func (x *ContinueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[24]
+	mi := &file_rank_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1769,7 +2109,7 @@ func (x *ContinueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContinueRequest.ProtoReflect.Descriptor instead.
 func (*ContinueRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{24}
+	return file_rank_proto_rawDescGZIP(), []int{28}
 }
 
 type ContinueReply struct {
@@ -1780,7 +2120,7 @@ type ContinueReply struct {
 
 func (x *ContinueReply) Reset() {
 	*x = ContinueReply{}
-	mi := &file_rank_proto_msgTypes[25]
+	mi := &file_rank_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1792,7 +2132,7 @@ func (x *ContinueReply) String() string {
 func (*ContinueReply) ProtoMessage() {}
 
 func (x *ContinueReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[25]
+	mi := &file_rank_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1805,7 +2145,7 @@ func (x *ContinueReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContinueReply.ProtoReflect.Descriptor instead.
 func (*ContinueReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{25}
+	return file_rank_proto_rawDescGZIP(), []int{29}
 }
 
 // OpenSessionRequest is request.Session.
@@ -1821,7 +2161,7 @@ type OpenSessionRequest struct {
 
 func (x *OpenSessionRequest) Reset() {
 	*x = OpenSessionRequest{}
-	mi := &file_rank_proto_msgTypes[26]
+	mi := &file_rank_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1833,7 +2173,7 @@ func (x *OpenSessionRequest) String() string {
 func (*OpenSessionRequest) ProtoMessage() {}
 
 func (x *OpenSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[26]
+	mi := &file_rank_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1846,7 +2186,7 @@ func (x *OpenSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenSessionRequest.ProtoReflect.Descriptor instead.
 func (*OpenSessionRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{26}
+	return file_rank_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *OpenSessionRequest) GetId() string {
@@ -1885,7 +2225,7 @@ type OpenSessionReply struct {
 
 func (x *OpenSessionReply) Reset() {
 	*x = OpenSessionReply{}
-	mi := &file_rank_proto_msgTypes[27]
+	mi := &file_rank_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1897,7 +2237,7 @@ func (x *OpenSessionReply) String() string {
 func (*OpenSessionReply) ProtoMessage() {}
 
 func (x *OpenSessionReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[27]
+	mi := &file_rank_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1910,7 +2250,7 @@ func (x *OpenSessionReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenSessionReply.ProtoReflect.Descriptor instead.
 func (*OpenSessionReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{27}
+	return file_rank_proto_rawDescGZIP(), []int{31}
 }
 
 type CloseSessionRequest struct {
@@ -1922,7 +2262,7 @@ type CloseSessionRequest struct {
 
 func (x *CloseSessionRequest) Reset() {
 	*x = CloseSessionRequest{}
-	mi := &file_rank_proto_msgTypes[28]
+	mi := &file_rank_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1934,7 +2274,7 @@ func (x *CloseSessionRequest) String() string {
 func (*CloseSessionRequest) ProtoMessage() {}
 
 func (x *CloseSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[28]
+	mi := &file_rank_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1947,7 +2287,7 @@ func (x *CloseSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseSessionRequest.ProtoReflect.Descriptor instead.
 func (*CloseSessionRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{28}
+	return file_rank_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *CloseSessionRequest) GetId() string {
@@ -1965,7 +2305,7 @@ type CloseSessionReply struct {
 
 func (x *CloseSessionReply) Reset() {
 	*x = CloseSessionReply{}
-	mi := &file_rank_proto_msgTypes[29]
+	mi := &file_rank_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1977,7 +2317,7 @@ func (x *CloseSessionReply) String() string {
 func (*CloseSessionReply) ProtoMessage() {}
 
 func (x *CloseSessionReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[29]
+	mi := &file_rank_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1990,7 +2330,7 @@ func (x *CloseSessionReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseSessionReply.ProtoReflect.Descriptor instead.
 func (*CloseSessionReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{29}
+	return file_rank_proto_rawDescGZIP(), []int{33}
 }
 
 // StartProfileRequest is profile.Options.
@@ -2006,7 +2346,7 @@ type StartProfileRequest struct {
 
 func (x *StartProfileRequest) Reset() {
 	*x = StartProfileRequest{}
-	mi := &file_rank_proto_msgTypes[30]
+	mi := &file_rank_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2018,7 +2358,7 @@ func (x *StartProfileRequest) String() string {
 func (*StartProfileRequest) ProtoMessage() {}
 
 func (x *StartProfileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[30]
+	mi := &file_rank_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2031,7 +2371,7 @@ func (x *StartProfileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartProfileRequest.ProtoReflect.Descriptor instead.
 func (*StartProfileRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{30}
+	return file_rank_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *StartProfileRequest) GetDir() string {
@@ -2070,7 +2410,7 @@ type StartProfileReply struct {
 
 func (x *StartProfileReply) Reset() {
 	*x = StartProfileReply{}
-	mi := &file_rank_proto_msgTypes[31]
+	mi := &file_rank_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2082,7 +2422,7 @@ func (x *StartProfileReply) String() string {
 func (*StartProfileReply) ProtoMessage() {}
 
 func (x *StartProfileReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[31]
+	mi := &file_rank_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2095,7 +2435,7 @@ func (x *StartProfileReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartProfileReply.ProtoReflect.Descriptor instead.
 func (*StartProfileReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{31}
+	return file_rank_proto_rawDescGZIP(), []int{35}
 }
 
 type StopProfileRequest struct {
@@ -2106,7 +2446,7 @@ type StopProfileRequest struct {
 
 func (x *StopProfileRequest) Reset() {
 	*x = StopProfileRequest{}
-	mi := &file_rank_proto_msgTypes[32]
+	mi := &file_rank_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2118,7 +2458,7 @@ func (x *StopProfileRequest) String() string {
 func (*StopProfileRequest) ProtoMessage() {}
 
 func (x *StopProfileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[32]
+	mi := &file_rank_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2131,7 +2471,7 @@ func (x *StopProfileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopProfileRequest.ProtoReflect.Descriptor instead.
 func (*StopProfileRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{32}
+	return file_rank_proto_rawDescGZIP(), []int{36}
 }
 
 type StopProfileReply struct {
@@ -2143,7 +2483,7 @@ type StopProfileReply struct {
 
 func (x *StopProfileReply) Reset() {
 	*x = StopProfileReply{}
-	mi := &file_rank_proto_msgTypes[33]
+	mi := &file_rank_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2155,7 +2495,7 @@ func (x *StopProfileReply) String() string {
 func (*StopProfileReply) ProtoMessage() {}
 
 func (x *StopProfileReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[33]
+	mi := &file_rank_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2168,7 +2508,7 @@ func (x *StopProfileReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopProfileReply.ProtoReflect.Descriptor instead.
 func (*StopProfileReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{33}
+	return file_rank_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *StopProfileReply) GetFiles() []string {
@@ -2186,7 +2526,7 @@ type CollectRequest struct {
 
 func (x *CollectRequest) Reset() {
 	*x = CollectRequest{}
-	mi := &file_rank_proto_msgTypes[34]
+	mi := &file_rank_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2198,7 +2538,7 @@ func (x *CollectRequest) String() string {
 func (*CollectRequest) ProtoMessage() {}
 
 func (x *CollectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[34]
+	mi := &file_rank_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2211,7 +2551,7 @@ func (x *CollectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CollectRequest.ProtoReflect.Descriptor instead.
 func (*CollectRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{34}
+	return file_rank_proto_rawDescGZIP(), []int{38}
 }
 
 type CollectReply struct {
@@ -2222,7 +2562,7 @@ type CollectReply struct {
 
 func (x *CollectReply) Reset() {
 	*x = CollectReply{}
-	mi := &file_rank_proto_msgTypes[35]
+	mi := &file_rank_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2234,7 +2574,7 @@ func (x *CollectReply) String() string {
 func (*CollectReply) ProtoMessage() {}
 
 func (x *CollectReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[35]
+	mi := &file_rank_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2247,7 +2587,7 @@ func (x *CollectReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CollectReply.ProtoReflect.Descriptor instead.
 func (*CollectReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{35}
+	return file_rank_proto_rawDescGZIP(), []int{39}
 }
 
 var File_rank_proto protoreflect.FileDescriptor
@@ -2353,7 +2693,7 @@ const file_rank_proto_rawDesc = "" +
 	"\x05token\x18\x01 \x01(\x05R\x05token\x12\x18\n" +
 	"\alogprob\x18\x02 \x01(\x02R\alogprob\x12.\n" +
 	"\x03top\x18\x03 \x03(\v2\x1c.sluice.rank.v1.TokenLogprobR\x03top\x122\n" +
-	"\x05asked\x18\x04 \x03(\v2\x1c.sluice.rank.v1.TokenLogprobR\x05asked\"\xbe\x02\n" +
+	"\x05asked\x18\x04 \x03(\v2\x1c.sluice.rank.v1.TokenLogprobR\x05asked\"\xcc\x03\n" +
 	"\x06Finish\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x18\n" +
 	"\aoutcome\x18\x02 \x01(\tR\aoutcome\x12(\n" +
@@ -2363,8 +2703,45 @@ const file_rank_proto_rawDesc = "" +
 	"\vqueue_nanos\x18\x06 \x01(\x03R\n" +
 	"queueNanos\x127\n" +
 	"\x18forward_entry_wall_nanos\x18\a \x01(\x03R\x15forwardEntryWallNanos\x123\n" +
-	"\x16prefill_end_wall_nanos\x18\b \x01(\x03R\x13prefillEndWallNanosB\x10\n" +
-	"\x0e_matched_token\"\r\n" +
+	"\x16prefill_end_wall_nanos\x18\b \x01(\x03R\x13prefillEndWallNanos\x124\n" +
+	"\btimeline\x18\t \x01(\v2\x18.sluice.rank.v1.TimelineR\btimeline\x12'\n" +
+	"\x0fcomputed_tokens\x18\n" +
+	" \x01(\x03R\x0ecomputedTokens\x12-\n" +
+	"\x12reprocessed_tokens\x18\v \x01(\x03R\x11reprocessedTokensB\x10\n" +
+	"\x0e_matched_token\"\xe6\x03\n" +
+	"\bTimeline\x12\x12\n" +
+	"\x04form\x18\x01 \x01(\tR\x04form\x12\x14\n" +
+	"\x05stage\x18\x02 \x01(\tR\x05stage\x12(\n" +
+	"\x10start_wall_nanos\x18\x03 \x01(\x03R\x0estartWallNanos\x12\x14\n" +
+	"\x05nanos\x18\x04 \x01(\x03R\x05nanos\x12-\n" +
+	"\x06visits\x18\x05 \x03(\v2\x15.sluice.rank.v1.VisitR\x06visits\x12\x16\n" +
+	"\x06folded\x18\x06 \x01(\x03R\x06folded\x12+\n" +
+	"\x05spent\x18\a \x03(\v2\x15.sluice.rank.v1.SpentR\x05spent\x12\x1f\n" +
+	"\vqueue_nanos\x18\b \x01(\x03R\n" +
+	"queueNanos\x12-\n" +
+	"\x10first_wait_nanos\x18\t \x01(\x03H\x00R\x0efirstWaitNanos\x88\x01\x01\x12$\n" +
+	"\vprefill_end\x18\n" +
+	" \x01(\x03H\x01R\n" +
+	"prefillEnd\x88\x01\x01\x12\x1e\n" +
+	"\bpeer_met\x18\v \x01(\x03H\x02R\apeerMet\x88\x01\x01\x124\n" +
+	"\btransfer\x18\f \x01(\v2\x18.sluice.rank.v1.TransferR\btransferB\x13\n" +
+	"\x11_first_wait_nanosB\x0e\n" +
+	"\f_prefill_endB\v\n" +
+	"\t_peer_met\"I\n" +
+	"\x05Visit\x12\x14\n" +
+	"\x05stage\x18\x01 \x01(\tR\x05stage\x12\x14\n" +
+	"\x05start\x18\x02 \x01(\x03R\x05start\x12\x14\n" +
+	"\x05nanos\x18\x03 \x01(\x03R\x05nanos\"I\n" +
+	"\x05Spent\x12\x14\n" +
+	"\x05stage\x18\x01 \x01(\tR\x05stage\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\x03R\x05count\x12\x14\n" +
+	"\x05nanos\x18\x03 \x01(\x03R\x05nanos\"p\n" +
+	"\bTransfer\x12\x1b\n" +
+	"\town_bytes\x18\x01 \x01(\x03R\bownBytes\x12\"\n" +
+	"\n" +
+	"peer_bytes\x18\x02 \x01(\x03H\x00R\tpeerBytes\x88\x01\x01\x12\x14\n" +
+	"\x05nanos\x18\x03 \x01(\x03R\x05nanosB\r\n" +
+	"\v_peer_bytes\"\r\n" +
 	"\vInfoRequest\"\xa0\x04\n" +
 	"\tInfoReply\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\x03R\x04rank\x12\x10\n" +
@@ -2449,7 +2826,7 @@ func file_rank_proto_rawDescGZIP() []byte {
 	return file_rank_proto_rawDescData
 }
 
-var file_rank_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_rank_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_rank_proto_goTypes = []any{
 	(*Call)(nil),                // 0: sluice.rank.v1.Call
 	(*Request)(nil),             // 1: sluice.rank.v1.Request
@@ -2466,27 +2843,31 @@ var file_rank_proto_goTypes = []any{
 	(*TokenLogprob)(nil),        // 12: sluice.rank.v1.TokenLogprob
 	(*TokenLogprobs)(nil),       // 13: sluice.rank.v1.TokenLogprobs
 	(*Finish)(nil),              // 14: sluice.rank.v1.Finish
-	(*InfoRequest)(nil),         // 15: sluice.rank.v1.InfoRequest
-	(*InfoReply)(nil),           // 16: sluice.rank.v1.InfoReply
-	(*RankProcess)(nil),         // 17: sluice.rank.v1.RankProcess
-	(*LoadRequest)(nil),         // 18: sluice.rank.v1.LoadRequest
-	(*LoadReply)(nil),           // 19: sluice.rank.v1.LoadReply
-	(*FlushRequest)(nil),        // 20: sluice.rank.v1.FlushRequest
-	(*FlushReply)(nil),          // 21: sluice.rank.v1.FlushReply
-	(*PauseRequest)(nil),        // 22: sluice.rank.v1.PauseRequest
-	(*PauseReply)(nil),          // 23: sluice.rank.v1.PauseReply
-	(*ContinueRequest)(nil),     // 24: sluice.rank.v1.ContinueRequest
-	(*ContinueReply)(nil),       // 25: sluice.rank.v1.ContinueReply
-	(*OpenSessionRequest)(nil),  // 26: sluice.rank.v1.OpenSessionRequest
-	(*OpenSessionReply)(nil),    // 27: sluice.rank.v1.OpenSessionReply
-	(*CloseSessionRequest)(nil), // 28: sluice.rank.v1.CloseSessionRequest
-	(*CloseSessionReply)(nil),   // 29: sluice.rank.v1.CloseSessionReply
-	(*StartProfileRequest)(nil), // 30: sluice.rank.v1.StartProfileRequest
-	(*StartProfileReply)(nil),   // 31: sluice.rank.v1.StartProfileReply
-	(*StopProfileRequest)(nil),  // 32: sluice.rank.v1.StopProfileRequest
-	(*StopProfileReply)(nil),    // 33: sluice.rank.v1.StopProfileReply
-	(*CollectRequest)(nil),      // 34: sluice.rank.v1.CollectRequest
-	(*CollectReply)(nil),        // 35: sluice.rank.v1.CollectReply
+	(*Timeline)(nil),            // 15: sluice.rank.v1.Timeline
+	(*Visit)(nil),               // 16: sluice.rank.v1.Visit
+	(*Spent)(nil),               // 17: sluice.rank.v1.Spent
+	(*Transfer)(nil),            // 18: sluice.rank.v1.Transfer
+	(*InfoRequest)(nil),         // 19: sluice.rank.v1.InfoRequest
+	(*InfoReply)(nil),           // 20: sluice.rank.v1.InfoReply
+	(*RankProcess)(nil),         // 21: sluice.rank.v1.RankProcess
+	(*LoadRequest)(nil),         // 22: sluice.rank.v1.LoadRequest
+	(*LoadReply)(nil),           // 23: sluice.rank.v1.LoadReply
+	(*FlushRequest)(nil),        // 24: sluice.rank.v1.FlushRequest
+	(*FlushReply)(nil),          // 25: sluice.rank.v1.FlushReply
+	(*PauseRequest)(nil),        // 26: sluice.rank.v1.PauseRequest
+	(*PauseReply)(nil),          // 27: sluice.rank.v1.PauseReply
+	(*ContinueRequest)(nil),     // 28: sluice.rank.v1.ContinueRequest
+	(*ContinueReply)(nil),       // 29: sluice.rank.v1.ContinueReply
+	(*OpenSessionRequest)(nil),  // 30: sluice.rank.v1.OpenSessionRequest
+	(*OpenSessionReply)(nil),    // 31: sluice.rank.v1.OpenSessionReply
+	(*CloseSessionRequest)(nil), // 32: sluice.rank.v1.CloseSessionRequest
+	(*CloseSessionReply)(nil),   // 33: sluice.rank.v1.CloseSessionReply
+	(*StartProfileRequest)(nil), // 34: sluice.rank.v1.StartProfileRequest
+	(*StartProfileReply)(nil),   // 35: sluice.rank.v1.StartProfileReply
+	(*StopProfileRequest)(nil),  // 36: sluice.rank.v1.StopProfileRequest
+	(*StopProfileReply)(nil),    // 37: sluice.rank.v1.StopProfileReply
+	(*CollectRequest)(nil),      // 38: sluice.rank.v1.CollectRequest
+	(*CollectReply)(nil),        // 39: sluice.rank.v1.CollectReply
 }
 var file_rank_proto_depIdxs = []int32{
 	1,  // 0: sluice.rank.v1.Call.submit:type_name -> sluice.rank.v1.Request
@@ -2504,34 +2885,38 @@ var file_rank_proto_depIdxs = []int32{
 	13, // 12: sluice.rank.v1.Output.prompt_logprobs:type_name -> sluice.rank.v1.TokenLogprobs
 	12, // 13: sluice.rank.v1.TokenLogprobs.top:type_name -> sluice.rank.v1.TokenLogprob
 	12, // 14: sluice.rank.v1.TokenLogprobs.asked:type_name -> sluice.rank.v1.TokenLogprob
-	17, // 15: sluice.rank.v1.InfoReply.ranks:type_name -> sluice.rank.v1.RankProcess
-	0,  // 16: sluice.rank.v1.Rank.Connect:input_type -> sluice.rank.v1.Call
-	15, // 17: sluice.rank.v1.Rank.Info:input_type -> sluice.rank.v1.InfoRequest
-	18, // 18: sluice.rank.v1.Rank.Load:input_type -> sluice.rank.v1.LoadRequest
-	20, // 19: sluice.rank.v1.Rank.Flush:input_type -> sluice.rank.v1.FlushRequest
-	22, // 20: sluice.rank.v1.Rank.Pause:input_type -> sluice.rank.v1.PauseRequest
-	24, // 21: sluice.rank.v1.Rank.Continue:input_type -> sluice.rank.v1.ContinueRequest
-	26, // 22: sluice.rank.v1.Rank.OpenSession:input_type -> sluice.rank.v1.OpenSessionRequest
-	28, // 23: sluice.rank.v1.Rank.CloseSession:input_type -> sluice.rank.v1.CloseSessionRequest
-	30, // 24: sluice.rank.v1.Rank.StartProfile:input_type -> sluice.rank.v1.StartProfileRequest
-	32, // 25: sluice.rank.v1.Rank.StopProfile:input_type -> sluice.rank.v1.StopProfileRequest
-	34, // 26: sluice.rank.v1.Rank.Collect:input_type -> sluice.rank.v1.CollectRequest
-	10, // 27: sluice.rank.v1.Rank.Connect:output_type -> sluice.rank.v1.Event
-	16, // 28: sluice.rank.v1.Rank.Info:output_type -> sluice.rank.v1.InfoReply
-	19, // 29: sluice.rank.v1.Rank.Load:output_type -> sluice.rank.v1.LoadReply
-	21, // 30: sluice.rank.v1.Rank.Flush:output_type -> sluice.rank.v1.FlushReply
-	23, // 31: sluice.rank.v1.Rank.Pause:output_type -> sluice.rank.v1.PauseReply
-	25, // 32: sluice.rank.v1.Rank.Continue:output_type -> sluice.rank.v1.ContinueReply
-	27, // 33: sluice.rank.v1.Rank.OpenSession:output_type -> sluice.rank.v1.OpenSessionReply
-	29, // 34: sluice.rank.v1.Rank.CloseSession:output_type -> sluice.rank.v1.CloseSessionReply
-	31, // 35: sluice.rank.v1.Rank.StartProfile:output_type -> sluice.rank.v1.StartProfileReply
-	33, // 36: sluice.rank.v1.Rank.StopProfile:output_type -> sluice.rank.v1.StopProfileReply
-	35, // 37: sluice.rank.v1.Rank.Collect:output_type -> sluice.rank.v1.CollectReply
-	27, // [27:38] is the sub-list for method output_type
-	16, // [16:27] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	15, // 15: sluice.rank.v1.Finish.timeline:type_name -> sluice.rank.v1.Timeline
+	16, // 16: sluice.rank.v1.Timeline.visits:type_name -> sluice.rank.v1.Visit
+	17, // 17: sluice.rank.v1.Timeline.spent:type_name -> sluice.rank.v1.Spent
+	18, // 18: sluice.rank.v1.Timeline.transfer:type_name -> sluice.rank.v1.Transfer
+	21, // 19: sluice.rank.v1.InfoReply.ranks:type_name -> sluice.rank.v1.RankProcess
+	0,  // 20: sluice.rank.v1.Rank.Connect:input_type -> sluice.rank.v1.Call
+	19, // 21: sluice.rank.v1.Rank.Info:input_type -> sluice.rank.v1.InfoRequest
+	22, // 22: sluice.rank.v1.Rank.Load:input_type -> sluice.rank.v1.LoadRequest
+	24, // 23: sluice.rank.v1.Rank.Flush:input_type -> sluice.rank.v1.FlushRequest
+	26, // 24: sluice.rank.v1.Rank.Pause:input_type -> sluice.rank.v1.PauseRequest
+	28, // 25: sluice.rank.v1.Rank.Continue:input_type -> sluice.rank.v1.ContinueRequest
+	30, // 26: sluice.rank.v1.Rank.OpenSession:input_type -> sluice.rank.v1.OpenSessionRequest
+	32, // 27: sluice.rank.v1.Rank.CloseSession:input_type -> sluice.rank.v1.CloseSessionRequest
+	34, // 28: sluice.rank.v1.Rank.StartProfile:input_type -> sluice.rank.v1.StartProfileRequest
+	36, // 29: sluice.rank.v1.Rank.StopProfile:input_type -> sluice.rank.v1.StopProfileRequest
+	38, // 30: sluice.rank.v1.Rank.Collect:input_type -> sluice.rank.v1.CollectRequest
+	10, // 31: sluice.rank.v1.Rank.Connect:output_type -> sluice.rank.v1.Event
+	20, // 32: sluice.rank.v1.Rank.Info:output_type -> sluice.rank.v1.InfoReply
+	23, // 33: sluice.rank.v1.Rank.Load:output_type -> sluice.rank.v1.LoadReply
+	25, // 34: sluice.rank.v1.Rank.Flush:output_type -> sluice.rank.v1.FlushReply
+	27, // 35: sluice.rank.v1.Rank.Pause:output_type -> sluice.rank.v1.PauseReply
+	29, // 36: sluice.rank.v1.Rank.Continue:output_type -> sluice.rank.v1.ContinueReply
+	31, // 37: sluice.rank.v1.Rank.OpenSession:output_type -> sluice.rank.v1.OpenSessionReply
+	33, // 38: sluice.rank.v1.Rank.CloseSession:output_type -> sluice.rank.v1.CloseSessionReply
+	35, // 39: sluice.rank.v1.Rank.StartProfile:output_type -> sluice.rank.v1.StartProfileReply
+	37, // 40: sluice.rank.v1.Rank.StopProfile:output_type -> sluice.rank.v1.StopProfileReply
+	39, // 41: sluice.rank.v1.Rank.Collect:output_type -> sluice.rank.v1.CollectReply
+	31, // [31:42] is the sub-list for method output_type
+	20, // [20:31] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_rank_proto_init() }
@@ -2547,13 +2932,15 @@ func file_rank_proto_init() {
 	file_rank_proto_msgTypes[5].OneofWrappers = []any{}
 	file_rank_proto_msgTypes[6].OneofWrappers = []any{}
 	file_rank_proto_msgTypes[14].OneofWrappers = []any{}
+	file_rank_proto_msgTypes[15].OneofWrappers = []any{}
+	file_rank_proto_msgTypes[18].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_rank_proto_rawDesc), len(file_rank_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   36,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
