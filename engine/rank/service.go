@@ -71,16 +71,10 @@ func (s *service) Connect(stream grpc.BidiStreamingServer[rankpb.Call, rankpb.Ev
 }
 
 func send(stream grpc.BidiStreamingServer[rankpb.Call, rankpb.Event], box *outbox) error {
-	outputs := box.take()
-	if len(outputs) == 0 {
-		return nil
-	}
-	e := &rankpb.Event{Outputs: make([]*rankpb.Output, len(outputs))}
-	for i, o := range outputs {
-		e.Outputs[i] = outputToWire(o)
-	}
-	if err := stream.Send(e); err != nil {
-		return fmt.Errorf("send %d outputs: %w", len(outputs), err)
+	for _, outputs := range events(box.take(), eventBytes) {
+		if err := stream.Send(&rankpb.Event{Outputs: each(outputs, outputToWire)}); err != nil {
+			return fmt.Errorf("send %d outputs: %w", len(outputs), err)
+		}
 	}
 	return nil
 }
