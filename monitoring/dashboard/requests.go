@@ -2,6 +2,9 @@ package dashboard
 
 import "fmt"
 
+// byClients are the outcomes that clients bring about.
+const byClients = "aborted_client|invalid|too_long"
+
 func requestPanels(q *queries) []panel {
 	return []panel{
 		{
@@ -40,10 +43,11 @@ func requestPanels(q *queries) []panel {
 			targets: []target{{q.total("sluice_requests_in_flight", q.options.Replica), q.options.legend()}},
 		},
 		{
-			title: "Ended Badly", unit: ratio, help: "Share of ended requests that no stop and no limit ended.", warn: 0.01, bad: 0.05, empty: noTraffic,
-			targets: []target{{share(
-				q.rate("sluice_request_outcomes_total", byModel, `outcome!~"stop|length"`), q.rate("sluice_request_outcomes_total", byModel),
-			), modelLegend}},
+			title: "Ended without an Answer", unit: ratio, help: "Share of ended requests that no stop and no limit ended, by whose doing it was.", warn: 0.01, bad: 0.05, empty: noTraffic,
+			targets: []target{
+				{share(q.rate("sluice_request_outcomes_total", byModel, `outcome!~"stop|length|`+byClients+`"`), q.rate("sluice_request_outcomes_total", byModel)), "engine " + modelLegend},
+				{share(q.rate("sluice_request_outcomes_total", byModel, `outcome=~"`+byClients+`"`), q.rate("sluice_request_outcomes_total", byModel)), "clients " + modelLegend},
+			},
 		},
 		{
 			title: "Tokens of Finished Requests", unit: tokensPerSec, help: "Prompt tokens, and tokens generated, of the requests that finished.",

@@ -1,0 +1,75 @@
+package monitoring
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var (
+	block   = regexp.MustCompile("(?s)```promql\n(.*?)```")
+	heading = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	link    = regexp.MustCompile(`\]\(#([^)]*)\)`)
+)
+
+func diagnosis(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/diagnosis.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// TestDiagnosisQueries asks every query of docs/diagnosis.md as it stands there.
+func TestDiagnosisQueries(t *testing.T) {
+	scrapes := observed(t)
+	queries := block.FindAllStringSubmatch(diagnosis(t), -1)
+	if len(queries) < 20 {
+		t.Fatalf("docs/diagnosis.md has %d queries", len(queries))
+	}
+	for name, s := range map[string]*store{
+		"as written":  newStore(t, scrapes, asWritten, func(string) map[string]string { return map[string]string{} }),
+		"underscores": newStore(t, scrapes, underscores, inCluster),
+	} {
+		for _, q := range queries {
+			found, err := s.ask(t.Context(), q[1])
+			if err != nil {
+				t.Errorf("%s: %v in\n%s", name, err, q[1])
+				continue
+			}
+			if found == 0 && !mayBeAbsent(question{"", q[1]}) {
+				t.Errorf("%s: no answer to\n%s", name, q[1])
+			}
+		}
+	}
+}
+
+// TestDiagnosisLinks: every link within the page leads to a heading.
+func TestDiagnosisLinks(t *testing.T) {
+	text := diagnosis(t)
+	anchors := map[string]bool{}
+	for _, h := range heading.FindAllStringSubmatch(block.ReplaceAllString(text, ""), -1) {
+		anchors[anchor(h[1])] = true
+	}
+	for _, l := range link.FindAllStringSubmatch(text, -1) {
+		if !anchors[l[1]] {
+			t.Errorf("docs/diagnosis.md links to #%s, which is no heading", l[1])
+		}
+	}
+}
+
+// anchor is what renderers of Markdown make of a heading.
+func anchor(heading string) string {
+	var b strings.Builder
+	for _, r := range strings.ToLower(heading) {
+		switch {
+		case r == ' ':
+			b.WriteByte('-')
+		case r == '-' || r >= 'a' && r <= 'z' || r >= '0' && r <= '9':
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
