@@ -34,14 +34,14 @@ func Build(o Options) (sdk.Dashboard, error) {
 	if d.Panels, err = layout(q, source); err != nil {
 		return sdk.Dashboard{}, err
 	}
-	return *d, nil
+	return *d, q.err()
 }
 
 // layout puts the panels on the grid: two to a line unless they say otherwise, each row below the one before as if all
 // were open.
 func layout(q *queries, source common.DataSourceRef) ([]sdk.PanelOrRowPanel, error) {
 	var all []sdk.PanelOrRowPanel
-	y, err := place(q, original(q), source, 0, 0, func(p sdk.Panel) { all = append(all, sdk.PanelOrRowPanel{Panel: &p}) })
+	y, err := place(original(q), source, 0, 0, func(p sdk.Panel) { all = append(all, sdk.PanelOrRowPanel{Panel: &p}) })
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +51,7 @@ func layout(q *queries, source common.DataSourceRef) ([]sdk.PanelOrRowPanel, err
 		line.Title, line.Id, line.GridPos = &r.title, id, &sdk.GridPos{H: 1, W: 24, Y: y}
 		line.Collapsed = q.options.Folded && i > 0
 		var inside []sdk.Panel
-		if y, err = place(q, r.panels, source, id+1, y+1, func(p sdk.Panel) { inside = append(inside, p) }); err != nil {
+		if y, err = place(r.panels, source, id+1, y+1, func(p sdk.Panel) { inside = append(inside, p) }); err != nil {
 			return nil, err
 		}
 		all = append(all, sdk.PanelOrRowPanel{RowPanel: line})
@@ -67,12 +67,9 @@ func layout(q *queries, source common.DataSourceRef) ([]sdk.PanelOrRowPanel, err
 }
 
 // place builds panels from a line of the grid on and gives the line after them. first is the id of the first panel.
-func place(q *queries, panels []panel, source common.DataSourceRef, first, y uint32, add func(sdk.Panel)) (next uint32, err error) {
+func place(panels []panel, source common.DataSourceRef, first, y uint32, add func(sdk.Panel)) (next uint32, err error) {
 	var x, tallest uint32
 	for i, p := range panels {
-		if lacks(q, p) {
-			continue
-		}
 		width, height := p.size()
 		if x+width > 24 {
 			x, y, tallest = 0, y+tallest, 0
@@ -138,19 +135,4 @@ func option(text, value string) sdk.VariableOption {
 		Selected: cog.ToPtr(true),
 		Text:     sdk.StringOrArrayOfString{String: &text}, Value: sdk.StringOrArrayOfString{String: &value},
 	}
-}
-
-func lacks(q *queries, p panel) bool {
-	for _, t := range p.targets {
-		for _, name := range q.missing {
-			_, rest, _ := strings.Cut(name, ":")
-			if rest == "" {
-				rest = name
-			}
-			if strings.Contains(t.expr, rest) {
-				return true
-			}
-		}
-	}
-	return false
 }

@@ -2,7 +2,6 @@ package dashboard
 
 import (
 	"encoding/json"
-	"fmt"
 	"os"
 	"regexp"
 	"strings"
@@ -206,6 +205,8 @@ func checkQuery(t *testing.T, where, expr string, o Options) {
 			if have[priority] == "" {
 				t.Errorf("%s: %s takes totals and priorities together", where, selector)
 			}
+		case metrics.FromCache:
+			want = append(want, rankLabels...)
 		case metrics.FromFront:
 			want = append(want, modelLabels...)
 		}
@@ -268,12 +269,44 @@ func TestFamilyOutsideOfTheTable(t *testing.T) {
 	}
 }
 
-// Two replicas with two tensor-parallel ranks that export: a total counts each request once.
-func ExampleBuild() {
+func TestSelectors(t *testing.T) {
 	q := &queries{options: Options{Replica: []string{"pod"}}}
-	fmt.Println(q.total("sglang:num_queue_reqs", []string{"pod"}))
-	fmt.Println(q.rate("sglang:num_requests_total", nil))
-	// Output:
-	// sum by (pod) (max by (pod, model_name, engine_type, dp_rank) ({__name__=~"sglang[:_]num_queue_reqs", model_name=~"$model_name", engine_type=~"$engine_type", dp_rank=~"$dp_rank", tp_rank=~"$tp_rank", pp_rank=~"$pp_rank", priority=""}))
-	// sum(rate({__name__=~"sglang[:_]num_requests_total", model_name=~"$model_name", engine_type=~"$engine_type"}[$__rate_interval]))
+	for _, tc := range []struct{ name, reason, got, want string }{
+		{
+			"a gauge of ranks", "copies of ranks are one, data-parallel ranks are added",
+			q.total("sglang:num_queue_reqs", []string{"pod"}),
+			`sum by (pod) (max by (pod, model_name, engine_type, dp_rank) ({__name__=~"sglang[:_]num_queue_reqs", model_name=~"$model_name", engine_type=~"$engine_type", dp_rank=~"$dp_rank", tp_rank=~"$tp_rank", pp_rank=~"$pp_rank", priority=""}))`,
+		},
+		{
+			"a gauge by priority", "priorities stay apart where copies become one",
+			q.total("sglang:num_queue_reqs", []string{"priority"}, `priority!=""`),
+			`sum by (priority) (max by (pod, model_name, engine_type, dp_rank, priority) ({__name__=~"sglang[:_]num_queue_reqs", model_name=~"$model_name", engine_type=~"$engine_type", dp_rank=~"$dp_rank", tp_rank=~"$tp_rank", pp_rank=~"$pp_rank", priority!=""}))`,
+		},
+		{
+			"a counter of the prefix cache", "it has ranks and no model",
+			q.rate("sglang:evicted_tokens_total", nil),
+			`sum(max by (pod, cache_type, dp_rank) (rate({__name__=~"sglang[:_]evicted_tokens_total", dp_rank=~"$dp_rank", tp_rank=~"$tp_rank", pp_rank=~"$pp_rank"}[$__rate_interval])))`,
+		},
+		{
+			"a counter of the API process", "it has no ranks",
+			q.rate("sglang:num_requests_total", nil),
+			`sum(rate({__name__=~"sglang[:_]num_requests_total", model_name=~"$model_name", engine_type=~"$engine_type"}[$__rate_interval]))`,
+		},
+		{
+			"a name without a colon", "it has one spelling",
+			q.total("sluice_ledger_violations_total", []string{"law"}),
+			`sum by (law) (sluice_ledger_violations_total{})`,
+		},
+		{
+			"a whole bound", "Prometheus 3 stores 1 as 1.0",
+			q.within(1, "sglang:time_to_first_token_seconds", nil),
+			`sum(rate({__name__=~"sglang[:_]time_to_first_token_seconds_bucket", model_name=~"$model_name", engine_type=~"$engine_type", le=~"1(\\.0)?"}[$__rate_interval]))
+/
+(sum(rate({__name__=~"sglang[:_]time_to_first_token_seconds_count", model_name=~"$model_name", engine_type=~"$engine_type"}[$__rate_interval])) > 0)`,
+		},
+	} {
+		if tc.got != tc.want {
+			t.Errorf("%s (%s):\ngot  %s\nwant %s", tc.name, tc.reason, tc.got, tc.want)
+		}
+	}
 }

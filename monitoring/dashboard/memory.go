@@ -34,9 +34,9 @@ func memoryPanels(q *queries) []panel {
 		{
 			title: "Hit Rate without Repeated Work", unit: ratio, top: 1, empty: "no prompt was computed in this window",
 			help: "Share of prompt tokens found in a cache, by where, without those of retracted requests that are computed again. Below the hit rate at the top, retractions flatter it.",
-			targets: []target{{share(
+			targets: []target{{shareOfAll(
 				q.rate("sglang:prefill_effective_tokens_total", []string{"mode"}, `mode!="input"`),
-				"on () group_left () ("+q.rate("sglang:prefill_effective_tokens_total", nil, `mode="input"`)+")",
+				q.rate("sglang:prefill_effective_tokens_total", nil, `mode="input"`),
 			), "{{mode}}"}},
 		},
 		{

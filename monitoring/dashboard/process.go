@@ -118,9 +118,5 @@ func storePanels(q *queries) []panel {
 			title: "Series", unit: number, help: "Series that /metrics has." + noModel,
 			targets: []target{{q.total("sluice_metrics_series", q.options.Replica), q.options.legend()}},
 		},
-		{
-			title: "Label Values Refused", unit: number, warn: 1, help: "Label values beyond the budget of a family, which went into other." + noModel,
-			targets: []target{{q.increase("sluice_metrics_label_values_refused_total", []string{"family"}), "{{family}}"}},
-		},
 	}
 }

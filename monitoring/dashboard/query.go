@@ -36,6 +36,8 @@ func (q *queries) matchers(source metrics.Source) []string {
 	switch source {
 	case metrics.FromScheduler:
 		labels = slices.Concat(labels, modelLabels, rankLabels)
+	case metrics.FromCache:
+		labels = slices.Concat(labels, rankLabels)
 	case metrics.FromFront:
 		labels = slices.Concat(labels, modelLabels)
 	}
@@ -67,10 +69,14 @@ func (q *queries) selector(f *metrics.Family, suffix string, where []string) str
 // once takes series that several ranks of a replica tell alike only once, and keeps apart what the family's row of the table
 // says may be added.
 func (q *queries) once(f *metrics.Family, expr string, more ...string) string {
-	if f.Source != metrics.FromScheduler {
+	switch f.Source {
+	case metrics.FromScheduler:
+		return aggregate("max", slices.Concat(q.options.Replica, modelLabels, f.SumOver, more), expr)
+	case metrics.FromCache:
+		return aggregate("max", slices.Concat(q.options.Replica, f.SumOver, more), expr)
+	default:
 		return expr
 	}
-	return aggregate("max", slices.Concat(q.options.Replica, modelLabels, f.SumOver, more), expr)
 }
 
 // total adds a gauge over everything but by.
@@ -156,6 +162,11 @@ func (q *queries) within(bound float64, name string, by []string) string {
 
 // share gives a quotient, which is absent where the denominator is 0.
 func share(part, whole string) string { return fmt.Sprintf("%s\n/\n(%s > 0)", part, whole) }
+
+// shareOfAll is share for a denominator without labels.
+func shareOfAll(part, whole string) string {
+	return fmt.Sprintf("%s\n/ on () group_left ()\n(%s > 0)", part, whole)
+}
 
 // orZero gives 0 where an expression without labels is absent.
 func orZero(expr string) string { return expr + " or vector(0)" }
