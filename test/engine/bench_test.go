@@ -8,14 +8,13 @@ import (
 	"testing"
 
 	"github.com/sluice-dev/sluice/bench"
+	"github.com/sluice-dev/sluice/test/harness"
 )
 
 // TestBench puts a small load of every kind on a real engine with the real program, and compares its counts with the
 // engine's own.
 func TestBench(t *testing.T) {
-	if err := noteSources("../../cmd/bench"); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoteSources(t, "../..", "bench")
 	program := filepath.Join(t.TempDir(), "sluice-bench")
 	if out, err := exec.Command("go", "build", "-o", program, "github.com/sluice-dev/sluice/cmd/bench").CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)

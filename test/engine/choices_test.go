@@ -10,6 +10,8 @@ import (
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
 	"github.com/openai/openai-go/v3/packages/param"
+
+	"github.com/sluice-dev/sluice/test/harness"
 )
 
 // TestChoices: n answers with a seed are those of n requests with the seeds after it, streamed or not, on each route.
@@ -61,7 +63,7 @@ func TestChoices(t *testing.T) {
 func TestOpenAIChoices(t *testing.T) {
 	r := start(t)
 	client := openai.NewClient(option.WithBaseURL(r.url+"/v1"), option.WithAPIKey("none"), option.WithMaxRetries(0))
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), harness.Patience)
 	defer cancel()
 	chat := openai.ChatCompletionNewParams{
 		Model: "tiny", N: openai.Int(3), MaxCompletionTokens: openai.Int(10), Seed: openai.Int(3),

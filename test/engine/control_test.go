@@ -130,8 +130,8 @@ func TestRequestLog(t *testing.T) {
 		t.Fatalf("status %d: %s", status, text)
 	}
 	ask("after")
-	r.wait("the end is in the log", func() bool { return strings.Contains(r.log.String(), `msg="request ended" rid=after`) })
-	if strings.Contains(r.log.String(), "rid=before") {
+	r.wait("the end is in the log", func() bool { return strings.Contains(r.Log(), `msg="request ended" rid=after`) })
+	if strings.Contains(r.Log(), "rid=before") {
 		t.Error("a request from before is in the log")
 	}
 }

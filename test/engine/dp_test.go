@@ -98,7 +98,7 @@ func TestDataRankDeath(t *testing.T) {
 			t.Errorf("stream %d ends with %s: %v", i, last, err)
 		}
 	}
-	if code := r.exit(); code == 0 || !strings.Contains(r.log.String(), "rank 0 of DP rank 0 (pid ") || !strings.Contains(r.log.String(), "signal: killed") {
+	if code := r.exit(); code == 0 || !strings.Contains(r.Log(), "rank 0 of DP rank 0 (pid ") || !strings.Contains(r.Log(), "signal: killed") {
 		t.Errorf("exit code %d", code)
 	}
 }

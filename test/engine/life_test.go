@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/sluice-dev/sluice/test/harness"
 )
 
 // stream opens a stream of a long answer and reads its first event.
@@ -67,7 +69,7 @@ func TestRankDeath(t *testing.T) {
 		t.Errorf("the last event is %s", last)
 	}
 	want := fmt.Sprintf("sluice-engine: rank 0 (pid %d) ended: signal: killed", pid)
-	if code := r.exit(); code == 0 || !strings.Contains(r.log.String(), want) {
+	if code := r.exit(); code == 0 || !strings.Contains(r.Log(), want) {
 		t.Errorf("exit code %d, and the log lacks %q", code, want)
 	}
 }
@@ -76,9 +78,9 @@ func TestRankDeath(t *testing.T) {
 func TestServeDeath(t *testing.T) {
 	r := start(t)
 	pid := r.rankPID()
-	r.signal(syscall.SIGKILL)
+	r.Signal(syscall.SIGKILL)
 	r.exit()
-	eventually(t, "the rank has ended", func() bool { return !alive(pid) })
+	harness.Eventually(t, "the rank has ended", func() bool { return !alive(pid) })
 }
 
 // TestDrain: SIGTERM fails health at once, takes requests for a while, lets what runs finish, and exits 0.
@@ -89,7 +91,7 @@ func TestDrain(t *testing.T) {
 	rest, closeBody := r.stream(t.Context(), longAnswer)
 	defer closeBody()
 	pid := r.rankPID()
-	r.signal(syscall.SIGTERM)
+	r.Signal(syscall.SIGTERM)
 	r.wait("health fails", func() bool { return r.status("/health") == http.StatusServiceUnavailable })
 	if status, body := r.post("/v1/completions", `{"prompt":"late","max_tokens":1}`); status != http.StatusOK {
 		t.Errorf("a request while routing moves away: status %d: %s", status, body)
@@ -123,7 +125,7 @@ func TestDrainTimeout(t *testing.T) {
 		body, _ := io.ReadAll(rest)
 		done <- string(body)
 	}()
-	r.signal(syscall.SIGTERM)
+	r.Signal(syscall.SIGTERM)
 	list := events(<-done)
 	last := list[len(list)-1]
 	if !strings.Contains(last, `"code":"aborted_operator"`) && last != "[DONE]" { // a fast machine finishes in time
@@ -163,11 +165,11 @@ func TestRefusedStarts(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r := launch(t, tc.flags...)
-			if code := r.exit(); code != 1 || !strings.Contains(r.log.String(), tc.want) {
-				t.Errorf("exit code %d, want 1 and %q in\n%s", code, tc.want, r.log)
+			if code := r.exit(); code != 1 || !strings.Contains(r.Log(), tc.want) {
+				t.Errorf("exit code %d, want 1 and %q in\n%s", code, tc.want, r.Log())
 			}
-			if said := strings.Count(r.log.String(), "sluice-engine: "); said != 1 {
-				t.Errorf("the cause is told %d times, want once:\n%s", said, r.log)
+			if said := strings.Count(r.Log(), "sluice-engine: "); said != 1 {
+				t.Errorf("the cause is told %d times, want once:\n%s", said, r.Log())
 			}
 		})
 	}
@@ -237,9 +239,9 @@ func TestKilledEngineLeavesNothingForLong(t *testing.T) {
 		t.Fatalf("the folders %v", left)
 	}
 	living := startIn(t, temp, "--enable-metrics")
-	killed.signal(syscall.SIGKILL)
+	killed.Signal(syscall.SIGKILL)
 	killed.exit()
-	eventually(t, "its ranks have ended", func() bool { return !slices.ContainsFunc(ranks, alive) })
+	harness.Eventually(t, "its ranks have ended", func() bool { return !slices.ContainsFunc(ranks, alive) })
 	if now := folders(); len(now) != 2 || !slices.Contains(now, left[0]) {
 		t.Fatalf("the folders %v after the kill", now)
 	}

@@ -12,6 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
+
+	"github.com/sluice-dev/sluice/test/harness"
 )
 
 // scored is an answer of /generate with logprobs; a row is [logprob, token, text].
@@ -152,7 +154,7 @@ func TestCompletionLogprobs(t *testing.T) {
 func TestOpenAILogprobs(t *testing.T) {
 	r := start(t)
 	client := openai.NewClient(option.WithBaseURL(r.url+"/v1"), option.WithAPIKey("none"), option.WithMaxRetries(0))
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), harness.Patience)
 	defer cancel()
 	chat := openai.ChatCompletionNewParams{
 		Model: "tiny", MaxCompletionTokens: openai.Int(24), Seed: openai.Int(3), Logprobs: openai.Bool(true), TopLogprobs: openai.Int(3),

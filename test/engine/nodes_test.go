@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-dev/sluice/test/harness"
 )
 
 // freeAddress gives an address on which nobody listens.
@@ -35,7 +37,7 @@ func startNodes(t testing.TB, n int, flags ...string) []*replica {
 	}
 	for _, r := range nodes {
 		r.wait("it listens", func() bool {
-			found := listening.FindStringSubmatch(r.log.String())
+			found := listening.FindStringSubmatch(r.Log())
 			if found == nil {
 				return false
 			}
@@ -53,7 +55,7 @@ func startNodes(t testing.TB, n int, flags ...string) []*replica {
 func nothingLeft(t testing.TB, pids []int) {
 	t.Helper()
 	for _, pid := range pids {
-		eventually(t, fmt.Sprintf("rank process %d has ended", pid), func() bool { return !alive(pid) })
+		harness.Eventually(t, fmt.Sprintf("rank process %d has ended", pid), func() bool { return !alive(pid) })
 	}
 	left, err := filepath.Glob(filepath.Join(filepath.Dir(binary), "sluice-world-*"))
 	if err != nil || len(left) > 0 {
@@ -79,7 +81,7 @@ func TestNodes(t *testing.T) {
 	} {
 		t.Run(strings.Join(flags, " "), func(t *testing.T) {
 			nodes := startNodes(t, 2, append(flags, "--enable-metrics", "--enable-metrics-for-all-schedulers")...)
-			pids := append(nodes[0].children(), nodes[1].children()...)
+			pids := append(harness.Children(nodes[0].PID()), harness.Children(nodes[1].PID())...)
 			for range 2 { // each DP rank has a turn
 				if diff := cmp.Diff(want, ask(nodes[0])); diff != "" {
 					t.Errorf("(-one process +two nodes)\n%s", diff)
@@ -102,10 +104,10 @@ func TestNodes(t *testing.T) {
 			if err != nil || !strings.Contains(string(exposition), label) {
 				t.Errorf("the metrics of node 1 have no %s: %v", label, err)
 			}
-			nodes[0].signal(syscall.SIGTERM)
+			nodes[0].Signal(syscall.SIGTERM)
 			for i, r := range nodes {
 				if code := r.exit(); code != 0 {
-					t.Errorf("node %d: exit code %d\n%s", i, code, r.log)
+					t.Errorf("node %d: exit code %d\n%s", i, code, r.Log())
 				}
 			}
 			nothingLeft(t, pids)
@@ -121,16 +123,16 @@ func TestNodeDeath(t *testing.T) {
 		victim func(nodes []*replica) (pid int)
 		want   [2]string // in the log of each node; empty: it is the one that was killed
 	}{
-		{"rank of node 0", func(nodes []*replica) int { return nodes[0].children()[0] },
+		{"rank of node 0", func(nodes []*replica) int { return harness.Children(nodes[0].PID())[0] },
 			[2]string{"sluice-engine: rank 0 (tp 0, pp 0, pid %d) ended: signal: killed", "sluice-engine: node 0 ended the replica: rank 0 (tp 0, pp 0, pid %d) ended: signal: killed"}},
-		{"rank of node 1", func(nodes []*replica) int { return nodes[1].children()[0] },
+		{"rank of node 1", func(nodes []*replica) int { return harness.Children(nodes[1].PID())[0] },
 			[2]string{"sluice-engine: node 1: rank 1 (tp 1, pp 0, pid %d) ended: signal: killed", "sluice-engine: rank 1 (tp 1, pp 0, pid %d) ended: signal: killed"}},
-		{"node 0", func(nodes []*replica) int { return nodes[0].command.Process.Pid }, [2]string{"", "sluice-engine: node 0 is gone"}},
-		{"node 1", func(nodes []*replica) int { return nodes[1].command.Process.Pid }, [2]string{"sluice-engine: node 1 is gone", ""}},
+		{"node 0", func(nodes []*replica) int { return nodes[0].PID() }, [2]string{"", "sluice-engine: node 0 is gone"}},
+		{"node 1", func(nodes []*replica) int { return nodes[1].PID() }, [2]string{"sluice-engine: node 1 is gone", ""}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			nodes := startNodes(t, 2, "--tp-size", "2")
-			pids := append(nodes[0].children(), nodes[1].children()...)
+			pids := append(harness.Children(nodes[0].PID()), harness.Children(nodes[1].PID())...)
 			stream, closeBody := nodes[0].stream(t.Context(), longAnswer)
 			defer closeBody()
 			victim := c.victim(nodes)
@@ -150,7 +152,7 @@ func TestNodeDeath(t *testing.T) {
 				if strings.Contains(want, "%d") {
 					want = fmt.Sprintf(want, victim)
 				}
-				if want != "" && (code == 0 || !strings.Contains(r.log.String(), want)) {
+				if want != "" && (code == 0 || !strings.Contains(r.Log(), want)) {
 					t.Errorf("node %d: exit code %d, and the log lacks %q", i, code, want)
 				}
 			}
@@ -166,8 +168,8 @@ func TestNodeThatDoesNotStart(t *testing.T) {
 	first := launch(t, append(slices.Clone(common), "--node-rank", "0")...)
 	second := launch(t, append(slices.Clone(common), "--node-rank", "1", "--model-path", filepath.Join(t.TempDir(), "none"))...)
 	for i, r := range []*replica{first, second} {
-		if code := r.exit(); code == 0 || !strings.Contains(r.log.String(), "none/config.json: no such file or directory") {
-			t.Errorf("node %d: exit code %d, and the log doesn't say why\n%s", i, code, r.log)
+		if code := r.exit(); code == 0 || !strings.Contains(r.Log(), "none/config.json: no such file or directory") {
+			t.Errorf("node %d: exit code %d, and the log doesn't say why\n%s", i, code, r.Log())
 		}
 	}
 	nothingLeft(t, nil)

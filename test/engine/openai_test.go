@@ -11,13 +11,15 @@ import (
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
 	"github.com/openai/openai-go/v3/packages/param"
+
+	"github.com/sluice-dev/sluice/test/harness"
 )
 
 // TestOpenAIClient drives the engine with OpenAI's own client, key included.
 func TestOpenAIClient(t *testing.T) {
 	r := start(t, "--api-key", "secret", "--enable-cache-report")
 	client := openai.NewClient(option.WithBaseURL(r.url+"/v1"), option.WithAPIKey("secret"), option.WithMaxRetries(0))
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), harness.Patience)
 	defer cancel()
 
 	t.Run("models", func(t *testing.T) {

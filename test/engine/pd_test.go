@@ -203,7 +203,7 @@ func TestPeerDeath(t *testing.T) {
 			answers <- reply{status, body}
 		}()
 		p.decode.wait("the decode engine waits", func() bool { return p.decode.load().NumWaitingReqs == 1 })
-		p.prefill.signal(syscall.SIGKILL)
+		p.prefill.Signal(syscall.SIGKILL)
 		if got := <-answers; got.status != http.StatusBadGateway {
 			t.Errorf("%+v", got)
 		}
@@ -227,7 +227,7 @@ func TestPeerDeath(t *testing.T) {
 			}
 		}()
 		p.prefill.wait("the prompt is being computed", func() bool { return p.prefill.load().NumUsedTokens > 0 || len(answers) > 0 })
-		p.decode.signal(syscall.SIGKILL)                                                          // takes its rank along
+		p.decode.Signal(syscall.SIGKILL)                                                          // takes its rank along
 		if got := <-answers; got.status != http.StatusBadGateway && got.status != http.StatusOK { // a fast prefill is done already
 			t.Errorf("%+v", got)
 		}

@@ -1,9 +1,7 @@
 package engine
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -13,21 +11,13 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/sluice-dev/sluice/engine/loads"
-
-	// What the binary is built from, so that cached results are not those of another engine.
-	_ "github.com/sluice-dev/sluice/engine/model"
-	_ "github.com/sluice-dev/sluice/engine/rank"
-	_ "github.com/sluice-dev/sluice/engine/server"
+	"github.com/sluice-dev/sluice/test/harness"
 )
-
-// patience bounds every wait; it says nothing about speed.
-const patience = 60 * time.Second
 
 // binary and model are made once for all tests.
 var binary, model string
@@ -35,67 +25,29 @@ var binary, model string
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "sluice-engine-test-")
+	programs, err := harness.Build()
+	if err == nil {
+		binary = programs.Engine
+		model, err = programs.Model("tiny", "--layers", "2", "--hidden-size", "64", "--heads", "4", "--context-length", "2048", "--seed", "7")
+	}
 	if err != nil {
+		fmt.Fprintln(os.Stderr, "prepare:", err)
+		return 1
+	}
+	code := m.Run()
+	if err := programs.Remove(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer os.RemoveAll(dir)
-	binary, model = filepath.Join(dir, "sluice-engine"), filepath.Join(dir, "tiny")
-	for _, command := range [][]string{
-		{"go", "build", "-o", binary, "github.com/sluice-dev/sluice/cmd/engine"},
-		{binary, "init-model", "--out", model, "--layers", "2", "--hidden-size", "64", "--heads", "4", "--context-length", "2048", "--seed", "7"},
-	} {
-		if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
-			fmt.Fprintf(os.Stderr, "%s: %v\n%s", strings.Join(command, " "), err, out)
-			return 1
-		}
-	}
-	return m.Run()
-}
-
-// noteSources reads the files of a directory, inside a test: the test cache depends on what a test reads, and a main package
-// can't be imported.
-func noteSources(dir string) error {
-	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
-	if err != nil {
-		return err
-	}
-	for _, file := range files {
-		if _, err := os.ReadFile(file); err != nil {
-			return err
-		}
-	}
-	return nil
+	return code
 }
 
 // replica is a running sluice-engine.
 type replica struct {
+	*harness.Process
 	t         testing.TB
 	url       string
 	bootstrap string // port of the bootstrap server, on a prefill engine
-	command   *exec.Cmd
-	log       *logBuffer
-	exited    chan struct{} // closed when the process was reaped; err is set before
-	err       error
-}
-
-// logBuffer keeps what the process writes.
-type logBuffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *logBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
 }
 
 var listening = regexp.MustCompile(`msg=listening address=(\S+)(?: bootstrap=\S+:(\d+))?`)
@@ -109,28 +61,9 @@ func launch(t testing.TB, flags ...string) *replica {
 // launchIn is launch with a temporary directory of the engine's own.
 func launchIn(t testing.TB, temp string, flags ...string) *replica {
 	t.Helper()
-	if err := noteSources("../../cmd/engine"); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoteSources(t, "../..")
 	args := append([]string{"serve", "--model-path", model, "--served-model-name", "tiny", "--port", "0", "--threads", "1", "--max-total-tokens", "4096"}, flags...)
-	r := &replica{t: t, command: exec.Command(binary, args...), log: &logBuffer{}, exited: make(chan struct{})}
-	r.command.Stderr = r.log
-	r.command.Env = append(os.Environ(), "TMPDIR="+temp)
-	if err := r.command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	go func() {
-		r.err = r.command.Wait()
-		close(r.exited)
-	}()
-	t.Cleanup(func() {
-		_ = r.command.Process.Kill()
-		<-r.exited
-		if t.Failed() {
-			t.Logf("log of the engine:\n%s", r.log)
-		}
-	})
-	return r
+	return &replica{Process: harness.Start(t, "engine", binary, []string{"TMPDIR=" + temp}, args...), t: t}
 }
 
 // start launches an engine and waits until it is healthy.
@@ -144,7 +77,7 @@ func startIn(t testing.TB, temp string, flags ...string) *replica {
 	t.Helper()
 	r := launchIn(t, temp, flags...)
 	r.wait("it listens", func() bool {
-		found := listening.FindStringSubmatch(r.log.String())
+		found := listening.FindStringSubmatch(r.Log())
 		if found == nil {
 			return false
 		}
@@ -158,47 +91,25 @@ func startIn(t testing.TB, temp string, flags ...string) *replica {
 // wait polls a condition while the engine lives.
 func (r *replica) wait(what string, holds func() bool) {
 	r.t.Helper()
-	eventually(r.t, what, func() bool {
+	harness.Eventually(r.t, what, func() bool {
 		select {
-		case <-r.exited:
-			r.t.Fatalf("the engine ended before %s: %v\n%s", what, r.err, r.log)
+		case <-r.Ended():
+			r.t.Fatalf("the engine ended before %s with exit code %d:\n%s", what, r.ExitCode(), r.Log())
 		default:
 		}
 		return holds()
 	})
 }
 
-func eventually(t testing.TB, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", patience, what)
-		}
-		<-time.After(5 * time.Millisecond)
-	}
-}
-
-// exit waits for the end of the process and gives its exit code.
+// exit waits for the end of the process and gives its exit code, which is -1 when a signal ended it.
 func (r *replica) exit() int {
 	r.t.Helper()
 	select {
-	case <-r.exited:
-	case <-time.After(patience):
-		r.t.Fatalf("the engine did not end within %v\n%s", patience, r.log)
+	case <-r.Ended():
+	case <-time.After(harness.Patience):
+		r.t.Fatalf("the engine did not end within %v\n%s", harness.Patience, r.Log())
 	}
-	var failed *exec.ExitError
-	if errors.As(r.err, &failed) {
-		return failed.ExitCode()
-	}
-	return 0
-}
-
-func (r *replica) signal(s syscall.Signal) {
-	r.t.Helper()
-	if err := r.command.Process.Signal(s); err != nil {
-		r.t.Fatal(err)
-	}
+	return r.ExitCode()
 }
 
 func (r *replica) status(path string) int {

@@ -13,6 +13,8 @@ import (
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
 	"github.com/openai/openai-go/v3/shared"
+
+	"github.com/sluice-dev/sluice/test/harness"
 )
 
 // delivery is what the schema of the tests describes.
@@ -52,7 +54,7 @@ func checkDelivery(t *testing.T, text string) {
 func TestOpenAIStructured(t *testing.T) {
 	r := start(t)
 	client := openai.NewClient(option.WithBaseURL(r.url+"/v1"), option.WithAPIKey("none"), option.WithMaxRetries(0))
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), harness.Patience)
 	defer cancel()
 	chat := func(schema string, seed int64) openai.ChatCompletionNewParams {
 		return openai.ChatCompletionNewParams{

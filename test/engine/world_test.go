@@ -4,41 +4,16 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-)
 
-// children gives the processes that the engine started, by the argument that ranks have.
-func (r *replica) children() (pids []int) {
-	r.t.Helper()
-	stats, err := filepath.Glob("/proc/[0-9]*/stat")
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	for _, stat := range stats {
-		data, err := os.ReadFile(stat)
-		if err != nil {
-			continue // it has ended
-		}
-		fields := strings.Fields(string(data)[strings.LastIndexByte(string(data), ')')+1:])
-		if fields[1] != strconv.Itoa(r.command.Process.Pid) {
-			continue
-		}
-		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(stat)))
-		if err != nil {
-			r.t.Fatal(err)
-		}
-		pids = append(pids, pid)
-	}
-	return pids
-}
+	"github.com/sluice-dev/sluice/test/harness"
+)
 
 // TestWorlds: however the model is divided among processes, the greedy answer, its logprobs' order and a seeded answer within
 // a grammar are those of one process.
@@ -75,7 +50,7 @@ func TestWorlds(t *testing.T) {
 					t.Errorf("series with %s: %t", label, got)
 				}
 			}
-			r.signal(syscall.SIGTERM)
+			r.Signal(syscall.SIGTERM)
 			if code := r.exit(); code != 0 {
 				t.Errorf("exit code %d", code)
 			}
@@ -90,7 +65,7 @@ func TestServerInfoNamesEveryRank(t *testing.T) {
 	for _, pids := range r.rankPIDs() {
 		named = append(named, pids...)
 	}
-	children := r.children()
+	children := harness.Children(r.PID())
 	slices.Sort(named)
 	slices.Sort(children)
 	if diff := cmp.Diff(children, named); diff != "" || len(named) != 4 {
@@ -105,7 +80,7 @@ func TestWorldDeath(t *testing.T) {
 		for _, busy := range []bool{true, false} {
 			t.Run(fmt.Sprintf("rank %d, busy %t", victim, busy), func(t *testing.T) {
 				r := start(t, "--tp-size", "2", "--disable-overlap-schedule")
-				pids := r.children()
+				pids := harness.Children(r.PID())
 				if len(pids) != 2 {
 					t.Fatalf("%d ranks", len(pids))
 				}
@@ -127,11 +102,11 @@ func TestWorldDeath(t *testing.T) {
 						t.Errorf("the stream ends with %s: %v", last, err)
 					}
 				}
-				if code := r.exit(); code == 0 || !strings.Contains(r.log.String(), "sluice-engine: "+want) {
+				if code := r.exit(); code == 0 || !strings.Contains(r.Log(), "sluice-engine: "+want) {
 					t.Errorf("exit code %d, and the log lacks %q", code, want)
 				}
 				for _, pid := range pids {
-					eventually(t, "the ranks have ended", func() bool { return !alive(pid) })
+					harness.Eventually(t, "the ranks have ended", func() bool { return !alive(pid) })
 				}
 				if left, _ := filepath.Glob(filepath.Join(filepath.Dir(binary), "sluice-*-*")); len(left) > 0 {
 					for _, path := range left {

@@ -55,10 +55,11 @@ func run(program string, args ...string) error {
 }
 
 // NoteSources reads the sources of the main packages, inside a test: the test cache depends on what a test reads, and a
-// main package can't be imported. root is the folder of the repository as seen from the test.
-func NoteSources(t testing.TB, root string) {
+// main package can't be imported. root is the folder of the repository as seen from the test; more are programs that the
+// test builds itself.
+func NoteSources(t testing.TB, root string, more ...string) {
 	t.Helper()
-	for _, name := range []string{"engine", "router"} {
+	for _, name := range append([]string{"engine", "router"}, more...) {
 		files, err := filepath.Glob(filepath.Join(root, "cmd", name, "*.go"))
 		if err == nil && len(files) == 0 {
 			err = fmt.Errorf("no sources of cmd/%s under %s", name, root)
