@@ -83,6 +83,7 @@ func assemble(ctx context.Context, cfg Config, world *parallel.World, log *slog.
 		Receiver: p.peers.receiver(),
 		Grammars: newGrammars(tok, p.info),
 		Tracer:   p.tracing.scheduler(),
+		CPU:      cpuNanos,
 		Log:      log,
 	}
 	decides := schedulerConfig(cfg, p.info, p.runner.Info())

@@ -188,7 +188,8 @@ type Deps struct {
 	Receiver Receiver
 	Grammars Grammars // nil: requests with a grammar are refused
 	Peers    Peers
-	Tracer   Tracer // nil: no request is traced
+	Tracer   Tracer       // nil: no request is traced
+	CPU      func() int64 // nanoseconds of CPU time of this process; nil: not known
 	Log      *slog.Logger
 }
 

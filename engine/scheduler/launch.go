@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/sluice-dev/sluice/engine/ledger"
+	"github.com/sluice-dev/sluice/engine/scheduler/report"
 )
 
 // launched is a step on its way: written by launch, then the executor's goroutine's, and the loop's again once done has a
@@ -61,6 +62,7 @@ func (s *Scheduler) start(ctx context.Context) (stop func()) {
 	f := &s.flight
 	ctx = s.steady(ctx)
 	f.ctx, f.work = ctx, make(chan *launched, s.cfg.depth())
+	s.time.start(s.deps.Clock, s.deps.CPU)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		var failed error // an executor that failed computes nothing any more
@@ -69,6 +71,7 @@ func (s *Scheduler) start(ctx context.Context) (stop func()) {
 				s.execute(ctx, st)
 				failed = st.err
 			}
+			s.time.computing.Add(-1)
 			st.done <- struct{}{}
 		}
 	})
@@ -180,6 +183,7 @@ func (s *Scheduler) launch(b batch) {
 	f.steps = append(f.steps, st)
 	s.steps.prefilled = b.kind.prefills()
 	s.traceLaunch(st, began)
+	s.time.computing.Add(1)
 	f.work <- st
 }
 
@@ -216,6 +220,9 @@ func (s *Scheduler) spareStep() *launched {
 func (s *Scheduler) take() error {
 	f := &s.flight
 	st := f.steps[0]
+	around := s.time.stage
+	s.time.enter(report.LoopRun)
+	defer s.time.enter(around)
 	<-st.done
 	if st.err == nil && st.tokens != nil {
 		st.sampled, st.err = st.tokens(f.ctx)
@@ -226,6 +233,7 @@ func (s *Scheduler) take() error {
 		st.done <- struct{}{}
 		return fmt.Errorf("compute %s batch of %d: %w", st.kind, len(st.items), st.err)
 	}
+	s.time.enter(report.LoopResult)
 	f.steps = slices.Delete(f.steps, 0, 1)
 	f.over = st.number
 	for at, pages := range st.copies {

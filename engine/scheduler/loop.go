@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-dev/sluice/engine/kvcache"
 	"github.com/sluice-dev/sluice/engine/request"
+	"github.com/sluice-dev/sluice/engine/scheduler/report"
 )
 
 // Run schedules until ctx ends or the executor fails, and finishes every request before it returns: nil when ctx ended.
@@ -16,6 +17,8 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	defer s.compilations.running.Wait() // all are cancelled by the ends of their requests
 	stop := s.start(ctx)
 	err := s.loop(ctx)
+	s.time.enter(report.LoopOther)
+	s.tellLoopTime(true)
 	stop()
 	if err != nil && ctx.Err() == nil {
 		s.endAll(request.OutcomeInternal, "the engine failed: "+err.Error())
@@ -37,6 +40,7 @@ func (s *Scheduler) loop(ctx context.Context) error {
 			continue
 		}
 		idle.Reset(s.patience())
+		s.time.enter(report.LoopIdle)
 		select {
 		case <-s.inbox.wake:
 		case <-idle.C:
@@ -47,7 +51,7 @@ func (s *Scheduler) loop(ctx context.Context) error {
 
 // patience is how long an idle leader waits without being woken.
 func (s *Scheduler) patience() time.Duration {
-	wait := s.sleep()
+	wait := min(s.sleep(), loopTimeAge) // idle seconds are told as others
 	if due, ok := s.grammarDue(s.deps.Clock.Now()); ok {
 		wait = min(wait, due)
 	}
@@ -65,24 +69,39 @@ const transferPoll = 2 * time.Millisecond
 // input decide the same.
 func (s *Scheduler) step(stop bool) (worked, over bool, err error) {
 	// 1. Take the input: messages, and what is decided by the clock.
+	if s.leads() || !s.time.idle {
+		s.time.enter(report.LoopReceive)
+	} else { // who follows waits here for the leader to have something to do
+		s.time.enter(report.LoopIdle)
+	}
 	in, err := s.takeInput(stop)
 	if err != nil || in.stop {
 		return false, true, err
 	}
 	// 2. Apply it: receive or refuse requests, abort, pause, continue, flush.
+	s.time.enter(report.LoopProcessInput)
+	if len(in.messages) > 0 {
+		s.time.wake()
+	}
 	if err := s.apply(in); err != nil {
 		return false, false, err
 	}
 	// 3. Poll transfers: queues of prefill and decode roles move on, held pages come back. Transfers expire by themselves.
+	s.time.enter(report.LoopQueue)
 	if err := s.pollTransfers(); err != nil {
 		return false, false, err
 	}
 	// 4. Pick a prefill batch, a decode batch, or one of both, among what is not waiting for a result.
+	s.time.enter(report.LoopPick)
 	b := s.pick()
 	// 5. Make room: pages for the tokens of a decode batch, retracting when there are too few.
 	b, retracted := s.makeRoom(b)
-	s.deliverIf(b.kind != noBatch)
+	now := s.time.enter(report.LoopResult)
+	if b.kind != noBatch { // others may have to wait for the step
+		s.deliver(now)
+	}
 	// 6. Launch. The executor computes while the loop goes on.
+	s.time.enter(report.LoopRun)
 	s.launch(b)
 	// 7. Take the oldest result once enough is in flight, or when nothing could be launched: tokens, finishes, hand-overs.
 	took := len(s.flight.steps) >= s.cfg.depth() || b.kind == noBatch && len(s.flight.steps) > 0
@@ -93,29 +112,30 @@ func (s *Scheduler) step(stop bool) (worked, over bool, err error) {
 	}
 	// 8. Report.
 	worked = took || retracted > 0 || b.kind != noBatch
-	now := s.deps.Clock.Now()
+	stage := report.LoopResult
+	if !worked {
+		stage = report.LoopIdle
+	}
+	now = s.time.enter(stage)
 	if !worked {
 		s.reportIdle(now)
 	}
 	s.deliver(now)
 
 	if s.checking() {
+		s.time.enter(report.LoopCheck)
 		if err := s.check(); err != nil {
 			panic(err)
 		}
 	}
+	s.time.enter(report.LoopOther)
+	s.time.turn(!worked && len(s.live) == 0)
+	s.tellLoopTime(false)
 	return worked, false, nil
 }
 
 // checking reports whether invariants are verified after each step.
 func (s *Scheduler) checking() bool { return kvcache.Invariants || s.checked }
-
-// deliverIf delivers before a step that others may have to wait for.
-func (s *Scheduler) deliverIf(launching bool) {
-	if launching {
-		s.deliver(s.deps.Clock.Now())
-	}
-}
 
 // pick decides what the step computes. Prefill comes first, so that a batch fills up before it decodes, but no two prefill
 // batches follow each other while sequences run: a long prompt, or many, must not hold up the answers under way. Where the

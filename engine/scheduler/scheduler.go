@@ -55,6 +55,7 @@ type Scheduler struct {
 	steps   counters
 	traced  int // sequences with spans
 	said    reported
+	time    loopTime
 
 	scratch scratch
 	checked bool // check after every step, as in builds with kvcache.Invariants
