@@ -20,6 +20,10 @@ type Device interface {
 
 	Ops() Ops
 
+	// BusyNanos is how long Ops have kept the device busy since it was made, as far as they are over: it never falls. It is 0
+	// on a device that was made without a timer. It may be called from any goroutine.
+	BusyNanos() int64
+
 	// Sync waits for all Ops issued so far. Devices that run behind the caller report their errors here.
 	Sync() error
 

@@ -28,6 +28,8 @@ type Config struct {
 	// DefaultWindowRatio. Not looked at without such layers.
 	WindowRatio float64
 
+	DeviceTimer bool // the device that New makes measures its busy time
+
 	Threads int // of the host device, 0: one per CPU, shared out among the world's ranks of this host; ignored when Device is set
 
 	// Device is where to run; nil makes a host device that the Runner closes. A device that is passed stays the caller's.
@@ -99,7 +101,7 @@ func New(cfg Config) (*Runner, error) {
 	}
 	r := &Runner{device: cfg.Device, world: cfg.World}
 	if r.device == nil {
-		device, err := host.New(host.Config{Threads: cfg.threads()})
+		device, err := host.New(host.Config{Threads: cfg.threads(), Timer: cfg.DeviceTimer})
 		if err != nil {
 			return nil, fmt.Errorf("start device: %w", err)
 		}
@@ -186,6 +188,9 @@ func (r *Runner) load(cfg Config) error {
 
 // Info gives the facts of model and memory.
 func (r *Runner) Info() Info { return r.info }
+
+// BusyNanos is how long the device has computed; see gpu.Device.
+func (r *Runner) BusyNanos() int64 { return r.device.BusyNanos() }
 
 // Pages gives the KV pages for transfers.
 func (r *Runner) Pages() *PageStore { return r.pages }

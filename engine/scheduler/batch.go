@@ -65,4 +65,5 @@ type scratch struct {
 	hands   []*handoff
 	report  []byte
 	mixed   []item
+	keys    map[string]keyCount
 }

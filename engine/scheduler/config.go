@@ -190,7 +190,12 @@ type Deps struct {
 	Peers    Peers
 	Tracer   Tracer       // nil: no request is traced
 	CPU      func() int64 // nanoseconds of CPU time of this process; nil: not known
-	Log      *slog.Logger
+	// Busy gives the nanoseconds for which the device has computed since it was made. It is called around each call of the
+	// executor, from its goroutine; nil: there is no device timer.
+	Busy func() int64
+	// Cost estimates what a step costs the device; nil: nobody wants to know.
+	Cost func(rows []Row) report.Cost
+	Log  *slog.Logger
 }
 
 func (d Deps) validate(role Role) error {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-dev/sluice/engine/ledger"
 	"github.com/sluice-dev/sluice/engine/request"
+	"github.com/sluice-dev/sluice/engine/scheduler/report"
 )
 
 // Grammars compiles what answers must match.
@@ -22,6 +23,14 @@ type Grammars interface {
 type Grammar interface {
 	Matcher() Matcher
 	Words() int // of a mask: ceil(vocabulary/64)
+	Facts() GrammarFacts
+}
+
+// GrammarFacts is what is told of a grammar that was compiled.
+type GrammarFacts struct {
+	CacheHit bool // somebody had asked for the same before
+	Schemas  int  // schemas in its source, the outermost included; 0 for a regular expression
+	Size     int  // states of its automaton
 }
 
 // Matcher is one answer's place in a grammar. Its results are functions of the grammar and the tokens alone.
@@ -50,6 +59,7 @@ type compilation struct {
 	done    chan struct{} // closed when grammar or err is set
 	grammar Grammar
 	err     error
+	nanos   int64 // that the compiler took
 }
 
 // verdict is what the leader found out about a compilation.
@@ -78,7 +88,9 @@ func (s *Scheduler) compile(q *sequence) {
 			c.err = ctx.Err()
 			return
 		}
+		began := s.deps.Clock.Now()
 		c.grammar, c.err = s.deps.Grammars.Compile(ctx, g)
+		c.nanos = s.deps.Clock.Now().Sub(began)
 	})
 }
 
@@ -141,19 +153,26 @@ func (s *Scheduler) takeVerdict(m grammarMsg) error {
 	c := q.compilation
 	var g Grammar
 	var err error
+	var nanos int64
 	select {
 	case <-c.done:
-		g, err = c.grammar, c.err
+		g, err, nanos = c.grammar, c.err, c.nanos
 	default:
+		began := s.deps.Clock.Now()
 		g, err = s.deps.Grammars.Compile(s.flight.ctx, *q.req.Grammar)
+		nanos = s.deps.Clock.Now().Sub(began)
 	}
 	if err != nil {
 		return fmt.Errorf("compile the grammar of request %s as the leader did: %w", q.req.RID, err)
 	}
 	q.compilation = nil
 	c.cancel()
+	if q.req.LogMetrics {
+		f := g.Facts()
+		s.deps.Reporter.Grammar(report.Grammar{CompileNanos: nanos, CacheHit: f.CacheHit, Schemas: f.Schemas, Size: f.Size})
+	}
 	q.matcher, q.mask = g.Matcher(), make([]uint64, g.Words())
-	if err := q.matcher.Mask(q.mask); err != nil {
+	if err := s.nextMask(q); err != nil {
 		s.finish(q, aborted(request.OutcomeInvalid, err.Error()))
 		return nil
 	}
@@ -172,8 +191,16 @@ func (s *Scheduler) follow(q *sequence) (f request.Finish, ended bool) {
 	if q.matcher.Done() {
 		return request.Finish{Type: request.FinishStop, Outcome: request.OutcomeStop}, true
 	}
-	if err := q.matcher.Mask(q.mask); err != nil {
+	if err := s.nextMask(q); err != nil {
 		return aborted(request.OutcomeInvalid, err.Error()), true
 	}
 	return request.Finish{}, false
+}
+
+// nextMask finds which tokens may come next in q's answer.
+func (s *Scheduler) nextMask(q *sequence) error {
+	began := s.deps.Clock.Now()
+	err := q.matcher.Mask(q.mask)
+	q.masks.add(s.deps.Clock.Now().Sub(began))
+	return err
 }

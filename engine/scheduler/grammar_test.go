@@ -37,6 +37,9 @@ type counting struct{ mod, n int }
 
 func (c counting) Matcher() Matcher { return &countingMatcher{counting: c} }
 func (c counting) Words() int       { return (testVocab + 63) / 64 }
+func (c counting) Facts() GrammarFacts {
+	return GrammarFacts{CacheHit: c.n == 4, Schemas: c.mod, Size: c.n}
+}
 
 type countingMatcher struct {
 	counting

@@ -1,13 +1,13 @@
 package scheduler
 
-// hits counts prompt tokens that admissions looked for in the prefix cache. Those of requests that are computed again are
+// hits counts the tokens of a step's chunks, and those that the sequences which begin with it found in the prefix cache. Those of requests that are computed again are
 // counted apart: they find what they left behind, which says nothing about the cache.
 type hits struct {
-	input, hit                       int // tokens that had to be computed, and that were found
+	input, hit                       int // tokens that are computed, and that were found
 	reprocessedInput, reprocessedHit int // of these, of requests that had been admitted before
 }
 
-// add counts one admission.
+// add counts tokens of one sequence.
 func (h *hits) add(input, hit int, again bool) {
 	h.input, h.hit = h.input+input, h.hit+hit
 	if again {

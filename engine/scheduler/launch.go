@@ -24,6 +24,7 @@ type launched struct {
 
 	done           chan struct{} // capacity 1
 	started, ended ledger.Instant
+	busy           int64                                    // nanoseconds for which the device computed it; 0 without a device timer
 	tokens         func(context.Context) ([]Sampled, error) // of a pipeline stage; else nil
 	sampled        []Sampled                                // one per item
 	found          hits                                     // what the sequences that begin with it found in the cache
@@ -100,6 +101,10 @@ func (s *Scheduler) execute(ctx context.Context, st *launched) {
 			}
 		}
 	}
+	busy := int64(0)
+	if s.deps.Busy != nil {
+		busy = s.deps.Busy()
+	}
 	st.started = s.deps.Clock.Now()
 	if stage, ok := s.deps.Executor.(Stage); ok && s.cfg.Stages > 1 {
 		st.tokens, st.err = stage.Begin(ctx, st.rows, layerDone)
@@ -107,6 +112,9 @@ func (s *Scheduler) execute(ctx context.Context, st *launched) {
 		st.sampled, st.err = s.deps.Executor.Execute(ctx, st.rows, layerDone)
 	}
 	st.ended = s.deps.Clock.Now()
+	if s.deps.Busy != nil {
+		st.busy = s.deps.Busy() - busy
+	}
 }
 
 // launch gives the batch to the executor and returns. From now on its sequences count what it computes as launched. The step
@@ -160,6 +168,9 @@ func (s *Scheduler) launch(b batch) {
 			row.Window = st.windows[from:len(st.windows):len(st.windows)]
 		}
 		st.rows = append(st.rows, row)
+		if !i.decode {
+			st.found.add(i.n, 0, q.retractions > 0)
+		}
 		if s.checking() {
 			st.copies = append(st.copies, slices.Clone(row.Pages))
 		}

@@ -59,7 +59,7 @@ func (s *Scheduler) allocate(q *sequence, n int) {
 	var ok bool
 	before, lack := len(q.pages), s.pagesFor(q, n)
 	if s.tree != nil {
-		s.tree.Evict(lack - s.pool.Stats().Available/s.cfg.PageSize)
+		s.evict(lack-s.pool.Stats().Available/s.cfg.PageSize, s.tree.Evict)
 	}
 	if q.pages, ok = s.pool.Alloc(q.pages, lack); !ok {
 		panic(fmt.Sprintf("scheduler: request %s has no pages for %d tokens after the memory check: it has %d, and %d tokens are free",

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/sluice-dev/sluice/engine/ledger"
+	"github.com/sluice-dev/sluice/engine/request"
 	"github.com/sluice-dev/sluice/engine/scheduler/report"
 )
 
@@ -65,10 +66,77 @@ func (s *Scheduler) lapChunk(q *sequence) {
 	}
 }
 
+// observeEnd tells what a request's end means besides its stages.
+func (s *Scheduler) observeEnd(q *sequence, outcome request.Outcome) {
+	if !q.req.LogMetrics {
+		return
+	}
+	switch outcome {
+	case request.OutcomeBootstrapFailed:
+		s.deps.Reporter.BootstrapFailed()
+	case request.OutcomeTransferFailed:
+		s.deps.Reporter.TransferFailed()
+	case request.OutcomePreempted:
+		s.observeRejection(q, report.RejectedPreempted)
+	case request.OutcomeTimeout:
+		if q.state == stateWaiting {
+			s.observeRejection(q, report.RejectedTimeout)
+		}
+	}
+	if q.compilation != nil {
+		g := report.Grammar{Outcome: report.GrammarAborted}
+		if outcome == request.OutcomeTimeout {
+			g.Outcome = report.GrammarTimedOut
+		}
+		s.deps.Reporter.Grammar(g)
+	}
+	if n := q.masks.count; n > 0 {
+		s.deps.Reporter.GrammarMasks(q.masks.total/n, q.masks.most)
+	}
+}
+
+// observeRejection tells of a request that got no place in a batch.
+func (s *Scheduler) observeRejection(q *sequence, reason report.Rejection) {
+	if q.req.LogMetrics {
+		s.deps.Reporter.Rejected(reason)
+	}
+}
+
+// evict makes room in a pool by a function that gives how many pages it freed, and tells how long that took.
+func (s *Scheduler) evict(pages int, free func(pages int) int) {
+	if pages <= 0 {
+		return
+	}
+	began := s.deps.Clock.Now()
+	if freed := free(pages); freed > 0 {
+		s.deps.Reporter.Evicted(freed*s.cfg.PageSize, s.deps.Clock.Now().Sub(began))
+	}
+}
+
+// forwardModes says under which mode the device's time in a batch is told.
+var forwardModes = map[batchKind]report.ForwardMode{
+	prefillBatch: report.ForwardExtend, decodeBatch: report.ForwardDecode, mixedBatch: report.ForwardMixed,
+}
+
+// observeDevice tells how long the device was busy with a step.
+func (s *Scheduler) observeDevice(st *launched) {
+	if s.deps.Busy == nil {
+		return
+	}
+	s.deps.Reporter.Forward(forwardModes[st.kind], st.busy)
+	s.steps.occupancy.add(st.ended, st.busy, s.cfg.DecodeInterval)
+}
+
 // report tells what a step did: after every batch with chunks, and after every DecodeInterval batches with decodes.
 func (s *Scheduler) report(st *launched) {
 	s.deps.Reporter.RealtimeTokens(promptTokens(st.items), st.found.hit, st.decoded)
+	s.observeDevice(st)
+	if s.deps.Cost != nil {
+		s.deps.Reporter.Estimated(s.deps.Cost(st.rows))
+	}
 	if st.kind.prefills() {
+		f := st.found
+		s.deps.Reporter.PrefillTokens(f.input-f.reprocessedInput, f.hit-f.reprocessedHit)
 		if st.ended.Sub(s.steps.lastDecode) > int64(throughputAge) {
 			s.steps.throughput = 0
 		}
@@ -84,6 +152,8 @@ func (s *Scheduler) report(st *launched) {
 		}
 		s.steps.decodedSince = 0
 		s.steps.lastDecode = st.ended
+		s.steps.sumSeqLens = sumSeqLens(st)
+		s.countRoutingKeys()
 		s.say(s.snapshot(report.Decode), st.ended)
 	}
 }
@@ -91,8 +161,10 @@ func (s *Scheduler) report(st *launched) {
 // reportIdle tells that nothing is computed, when that is news or old.
 func (s *Scheduler) reportIdle(now ledger.Instant) {
 	s.steps.throughput = 0
+	occupied := s.steps.occupancy.known()
+	s.steps.occupancy.reset()
 	snap := s.snapshot(report.Idle)
-	if summarize(snap) == s.said && now.Sub(s.steps.lastReport) <= int64(idleReportAge) {
+	if !occupied && summarize(snap) == s.said && now.Sub(s.steps.lastReport) <= int64(idleReportAge) {
 		return
 	}
 	s.say(snap, now)
@@ -115,6 +187,16 @@ func summarize(snap report.Snapshot) reported {
 		prealloc: snap.NumDecodePreallocQueueReqs.Total, transfer: snap.NumDecodeTransferQueueReqs.Total,
 		held: snap.NumDecodeDeferredKVReleaseReqs, used: snap.NumUsedTokens, evictable: snap.KVEvictableTokens, generating: snap.GenThroughput != 0,
 	}
+}
+
+// sumSeqLens is the tokens with KV of the sequences that a step decoded.
+func sumSeqLens(st *launched) (tokens int) {
+	for at, i := range st.items {
+		if i.decode {
+			tokens += st.rows[at].Start + i.n
+		}
+	}
+	return tokens
 }
 
 // running counts the sequences that run or compute their prompt.
@@ -156,6 +238,13 @@ func (s *Scheduler) snapshot(kind report.Kind) report.Snapshot {
 		NumDecodeTransferQueueReqs:   s.count(stateTransferring),
 		NumRetractedReqs:             s.steps.retractedReqs,
 		MaxRunningRequestsUnderSLO:   s.cfg.MaxRunningUnderSLO,
+
+		DecodeSumSeqLens:            s.steps.sumSeqLens,
+		NewTokenRatio:               float64(s.reserve.ratio) / million,
+		FwdOccupancy:                s.steps.occupancy.percent,
+		NumUniqueRunningRoutingKeys: s.steps.routing.unique,
+		RoutingKeyRunningReqCounts:  s.steps.routing.running,
+		RoutingKeyAllReqCounts:      s.steps.routing.all,
 	}
 	if s.cfg.Role == Decode {
 		for _, h := range s.held {

@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -106,9 +107,9 @@ func TestSnapshot(t *testing.T) {
 	want := report.Snapshot{
 		Kind: report.Idle, NumUsedTokens: 8, KVAvailableTokens: 92, KVUsedTokens: 8, MaxTotalNumTokens: 100, TokenUsage: 0.08, FullUsage: 0.08,
 		Utilization: 0.08 / 0.9, NumDecodePreallocQueueReqs: report.QueueCount{Total: 2}, NumDecodeTransferQueueReqs: report.QueueCount{Total: 1}, MaxRunningRequestsUnderSLO: 3,
-		PendingPreallocTokenUsage: 0.13,
+		PendingPreallocTokenUsage: 0.13, NewTokenRatio: 0.7, FwdOccupancy: math.NaN(),
 	}
-	if diff := cmp.Diff(want, said.snapshots[len(said.snapshots)-1]); diff != "" {
+	if diff := cmp.Diff(want, said.snapshots[len(said.snapshots)-1], cmpopts.EquateNaNs()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

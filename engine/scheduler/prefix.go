@@ -60,9 +60,12 @@ func (s *Scheduler) want(q *sequence, f found) want {
 func (s *Scheduler) reuse(q *sequence, f found) {
 	tokens := f.prefix.Pages() * s.cfg.PageSize
 	again := q.retractions > 0
-	s.admitted.add(len(q.tokens)-tokens, tokens, again)
+	s.admitted.add(0, tokens, again)
 	s.beginPass(q, tokens)
 	if again {
+		if s.cfg.Role == Prefill && q.req.LogMetrics {
+			s.deps.Reporter.PrefillRetried()
+		}
 		q.reprocessed += len(q.tokens) - tokens
 	} else {
 		q.cached = tokens

@@ -132,6 +132,7 @@ func (s *Scheduler) deliver(now ledger.Instant) {
 // finish ends a request: the only place that does. Its pages go back or are held for the transfer, the sink gets what it
 // doesn't have yet and the Finish at the next deliver. It returns when the request ended.
 func (s *Scheduler) finish(q *sequence, f request.Finish) ledger.Instant {
+	s.observeEnd(q, f.Outcome)
 	if q.compilation != nil {
 		q.compilation.cancel()
 		q.compilation = nil
@@ -159,14 +160,6 @@ func (s *Scheduler) finish(q *sequence, f request.Finish) ledger.Instant {
 	}
 	if at, ok := q.timeline.PrefillEnd(); ok {
 		f.PrefillEndWallNanos = clock.Wall(at)
-	}
-	if q.req.LogMetrics {
-		switch f.Outcome {
-		case request.OutcomeBootstrapFailed:
-			s.deps.Reporter.BootstrapFailed()
-		case request.OutcomeTransferFailed:
-			s.deps.Reporter.TransferFailed()
-		}
 	}
 	s.tell(q, &f)
 	ended, ok := q.timeline.Finished()

@@ -75,6 +75,9 @@ type counters struct {
 	lastReport    ledger.Instant
 	throughput    float64 // tokens per second of the last decode report
 	hitRate       float64 // of the last step with chunks: tokens found in the cache over all that were looked for
+	sumSeqLens    int     // tokens with KV of the sequences in the batch of the last decode report
+	routing       routing // keys at the last decode report at which every running request had one
+	occupancy     occupancy
 }
 
 // New returns a scheduler that has not started.
@@ -101,6 +104,7 @@ func New(cfg Config, deps Deps) (*Scheduler, error) {
 	}
 	now := deps.Clock.Now()
 	s.steps.lastDecode, s.steps.lastReport = now, now
+	s.steps.occupancy.reset()
 	s.said.running = -1 // so that the first step of an idle scheduler reports
 	s.publishLoad(now)
 	deps.Reporter.Started(s.constants())
@@ -210,6 +214,7 @@ func (s *Scheduler) receive(m submitMsg) {
 		return
 	}
 	if outcome, message := s.enqueue(q); outcome != "" {
+		s.observeRejection(q, report.RejectedQueueFull)
 		s.finish(q, aborted(outcome, message))
 		return
 	}

@@ -63,6 +63,8 @@ type sequence struct {
 	enders      []int32      // see Scheduler.enders; nil until it is asked for
 	mask        []uint64     // which tokens may follow; not changed while a step in flight has q
 
+	masks maskTimes
+
 	since   int64 // unpaused time at which it entered the waiting queue for the last time
 	forward int64 // unpaused time of its first forward, valid when began
 	began   bool
@@ -82,6 +84,13 @@ type sequence struct {
 	sent      int          // pages that launched steps give to sending, all layers
 	receiving Receiving    // decode, nil on the fake path
 	first     disagg.First // what prefill handed over
+}
+
+// maskTimes is how long the masks of an answer took to find, in nanoseconds. Invariant: most <= total.
+type maskTimes struct{ count, total, most int64 }
+
+func (m *maskTimes) add(nanos int64) {
+	m.count, m.total, m.most = m.count+1, m.total+nanos, max(m.most, nanos)
 }
 
 // generated is the number of answer tokens.

@@ -118,7 +118,7 @@ func (s *Scheduler) cover(q *sequence, from, to int) {
 		return
 	}
 	if s.tree != nil {
-		s.tree.EvictWindow(lack - s.window.Stats().Available/s.cfg.PageSize)
+		s.evict(lack-s.window.Stats().Available/s.cfg.PageSize, s.tree.EvictWindow)
 	}
 	fresh, ok := s.window.Alloc(nil, lack)
 	if !ok {

@@ -259,3 +259,21 @@ func shapes(b *bench) {
 		}()
 	}
 }
+
+// busy: the busy time never falls, and without a timer stays 0.
+func busy(b *bench) {
+	before := b.got.BusyNanos()
+	last := before
+	for range rounds {
+		dst, x := b.floats(20, 300), b.floats(20, 300)
+		b.got.Ops().Add(dst.got, x.got)
+		if err := b.got.Sync(); err != nil {
+			b.Fatal(err)
+		}
+		now := b.got.BusyNanos()
+		if now < last || before == 0 && now > 0 {
+			b.Fatalf("busy for %d ns, then for %d", last, now)
+		}
+		last = now
+	}
+}

@@ -50,6 +50,7 @@ func RunSeed(t *testing.T, seed uint64, open func(t *testing.T) gpu.Device) {
 		{"softmax", softmax},
 		{"argmax", argMax},
 		{"shapes are checked", shapes},
+		{"busy time", busy},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

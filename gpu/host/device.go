@@ -15,6 +15,8 @@ type Config struct {
 	Threads int
 	// Portable forces the kernels written in Go where the CPU has faster ones.
 	Portable bool
+	// Timer lets BusyNanos know how long kernels run.
+	Timer bool
 }
 
 // Device is the CPU. Create it with New and end it with Close.
@@ -22,6 +24,7 @@ type Device struct {
 	kernels kernels
 	pool    *pool
 	ops     gpu.Ops
+	timer   gpu.Timer
 }
 
 // maxThreads is more than any machine has; each thread is a goroutine from the start.
@@ -35,10 +38,15 @@ func New(cfg Config) (*Device, error) {
 	if cfg.Threads == 0 {
 		cfg.Threads = runtime.GOMAXPROCS(0)
 	}
+	k := fastest()
 	if cfg.Portable {
-		return start(portable(), cfg.Threads), nil
+		k = portable()
 	}
-	return start(fastest(), cfg.Threads), nil
+	d := start(k, cfg.Threads)
+	if cfg.Timer {
+		d.ops = gpu.Checked(d.timer.Timed(&ops{k: d.kernels, pool: d.pool}))
+	}
+	return d, nil
 }
 
 func start(k kernels, threads int) *Device {
@@ -69,6 +77,9 @@ func (d *Device) Read(dst []byte, src gpu.Tensor) error { return ram.Read(dst, s
 
 // Ops gives the kernels. They are done when they return.
 func (d *Device) Ops() gpu.Ops { return d.ops }
+
+// BusyNanos is the time in kernels; 0 without Config.Timer.
+func (d *Device) BusyNanos() int64 { return d.timer.BusyNanos() }
 
 // Sync has nothing to wait for.
 func (d *Device) Sync() error { return nil }

@@ -26,6 +26,30 @@ func TestConformance(t *testing.T) {
 	}
 }
 
+func TestTimer(t *testing.T) {
+	open := func(t *testing.T) gpu.Device {
+		d, err := New(Config{Threads: 2, Timer: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	conformance.Run(t, open)
+	d := open(t)
+	defer d.Close()
+	buf, err := d.Alloc(gpu.F32, 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := gpu.View(buf, 64, 64)
+	for range 100 { // a clock has ticks
+		d.Ops().Softmax(x, x)
+	}
+	if d.BusyNanos() == 0 {
+		t.Error("the timer knows of nothing")
+	}
+}
+
 func TestNew(t *testing.T) {
 	tests := []struct {
 		name        string

@@ -49,6 +49,9 @@ func (*Device) Read(dst []byte, src gpu.Tensor) error { return ram.Read(dst, src
 // Ops gives the kernels.
 func (*Device) Ops() gpu.Ops { return gpu.Checked(ops{}) }
 
+// BusyNanos is 0: there is no timer.
+func (*Device) BusyNanos() int64 { return 0 }
+
 // Sync has nothing to wait for.
 func (*Device) Sync() error { return nil }
 
