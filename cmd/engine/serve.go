@@ -89,6 +89,7 @@ func serveFlags(f *pflag.FlagSet, cfg *server.Config, files *secretFiles) {
 
 	f.BoolVar(&cfg.EnableMetrics, "enable-metrics", false, "serve /metrics")
 	f.BoolVar(&r.Metrics.AllRanks, "enable-metrics-for-all-schedulers", false, "every rank of a stage writes metrics, not the first alone")
+	f.BoolVar(&r.Metrics.MFU, "enable-mfu-metrics", false, "count the operations and the memory traffic of steps by the model's shapes")
 	f.Var((*labelMap)(&cfg.ExtraMetricLabels), "extra-metric-labels", `labels on every family, as JSON: {"cluster":"a"}`)
 	f.StringVar(&cfg.CustomLabelsHeader, "tokenizer-metrics-custom-labels-header", cfg.CustomLabelsHeader, "header with a request's own labels, as JSON")
 	f.Var(list(&cfg.AllowedCustomLabels), "tokenizer-metrics-allowed-custom-labels", "keys that the header may set")
@@ -184,6 +185,9 @@ func readEnvironment(cfg *server.Config, files secretFiles, lookup func(string) 
 		}
 	}
 	if err := readPolicyEnvironment(&cfg.Rank, lookup); err != nil {
+		return err
+	}
+	if err := readMetricsEnvironment(&cfg.Rank, lookup); err != nil {
 		return err
 	}
 	if err := readTraceEnvironment(&cfg.Rank.Trace, lookup); err != nil {

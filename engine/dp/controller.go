@@ -84,6 +84,7 @@ func agree(ranks []rank.Client) (rank.Info, error) {
 		all.MaxRunningRequestsUnderSLO = min(all.MaxRunningRequestsUnderSLO, here.MaxRunningRequestsUnderSLO)
 		all.WeightBytes = max(all.WeightBytes, here.WeightBytes)
 		all.KVBytes = min(all.KVBytes, here.KVBytes)
+		all.Startup = all.Startup.Longest(here.Startup)
 		all.Ranks = slices.Concat(all.Ranks, here.Ranks)
 	}
 	return all, nil

@@ -145,11 +145,17 @@ func (c *Compiler) Words() int { return c.trie.words }
 // afterwards, errors included. A build ends early when nobody waits any more. Errors are those of ctx, or an
 // *UnsupportedError, *InvalidError or *LimitError, all of which are the client's.
 func (c *Compiler) Compile(ctx context.Context, spec Spec) (*Grammar, error) {
+	g, _, err := c.Obtain(ctx, spec)
+	return g, err
+}
+
+// Obtain is Compile; found says that somebody had asked for the same source before.
+func (c *Compiler) Obtain(ctx context.Context, spec Spec) (g *Grammar, found bool, err error) {
 	if spec.Kind == JSONObject {
 		spec.Source = ""
 	}
 	if n := c.config.Limits.SourceBytes; len(spec.Source) > n {
-		return nil, fmt.Errorf("%s: %w", spec.Kind, &LimitError{"bytes of source", n})
+		return nil, false, fmt.Errorf("%s: %w", spec.Kind, &LimitError{"bytes of source", n})
 	}
 	c.mu.Lock()
 	e, ok := c.entries[spec]
@@ -171,13 +177,13 @@ func (c *Compiler) Compile(ctx context.Context, spec Spec) (*Grammar, error) {
 		select {
 		case <-e.done:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("compile %s: %w", spec.Kind, ctx.Err())
+			return nil, ok, fmt.Errorf("compile %s: %w", spec.Kind, ctx.Err())
 		}
 	}
 	if e.err != nil {
-		return nil, fmt.Errorf("%s: %w", spec.Kind, e.err)
+		return nil, ok, fmt.Errorf("%s: %w", spec.Kind, e.err)
 	}
-	return e.grammar, nil
+	return e.grammar, ok, nil
 }
 
 // leave is the end of a wait.
@@ -219,6 +225,7 @@ func (c *Compiler) compile(ctx context.Context, spec Spec) (g *Grammar, err erro
 	defer catch(&err)
 	limits := c.config.Limits
 	b := newBuilder(ctx, limits)
+	schemas := 0
 	switch spec.Kind {
 	case Regex:
 		re, err := parseRegex(spec.Source, "")
@@ -236,13 +243,14 @@ func (c *Compiler) compile(ctx context.Context, spec Spec) (g *Grammar, err erro
 				return nil, err
 			}
 		}
-		w := &schemaWriter{b: b, root: root, whitespace: c.whitespace, refs: map[string]int32{}, limits: limits}
+		w := &schemaWriter{b: b, root: root, whitespace: c.whitespace, refs: map[string]int32{}, places: map[string]bool{}, limits: limits}
 		w.add(b.start[0], root, b.end[0])
+		schemas = len(w.places)
 	default:
 		return nil, &InvalidError{fmt.Sprintf("must be %s, %s or %s", JSONSchema, Regex, JSONObject), "kind"}
 	}
 	n := b.finish()
-	g = &Grammar{tokens: c.tokens, automaton: newAutomaton(n, c.trie, limits, c.config.KeepBytes)}
+	g = &Grammar{tokens: c.tokens, schemas: schemas, states: len(n.nodes), automaton: newAutomaton(n, c.trie, limits, c.config.KeepBytes)}
 	// The first mask is asked for on the hot path; it is ready by then.
 	if err := g.automaton.mask(g.automaton.start).err; err != nil {
 		return nil, err
@@ -252,7 +260,9 @@ func (c *Compiler) compile(ctx context.Context, spec Spec) (g *Grammar, err erro
 
 // Grammar is a compiled source. It is safe for concurrent use.
 type Grammar struct {
-	tokens [][]byte
+	tokens  [][]byte
+	schemas int
+	states  int
 
 	mu        sync.Mutex
 	automaton *automaton
@@ -260,6 +270,12 @@ type Grammar struct {
 
 // Words is how many uint64s a mask has.
 func (g *Grammar) Words() int { return g.automaton.trie.words }
+
+// Schemas is how many schemas of its source the grammar was made of, the outermost included; 0 for a regular expression.
+func (g *Grammar) Schemas() int { return g.schemas }
+
+// Size is the states of the automaton that the source became, before it is run.
+func (g *Grammar) Size() int { return g.states }
 
 // Matcher gives a matcher at the beginning of a text.
 func (g *Grammar) Matcher() *Matcher {

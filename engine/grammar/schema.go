@@ -39,6 +39,7 @@ type schemaWriter struct {
 	root       *value
 	whitespace *syntax.Regexp
 	refs       map[string]int32 // rules by the place of what $ref refers to
+	places     map[string]bool  // in the source, of the schemas that were added
 	depth      int
 	merged     int // work of merging so far
 	limits     Limits
@@ -51,6 +52,7 @@ func (w *schemaWriter) add(from int32, s *value, to int32) {
 	if w.depth > w.limits.Depth {
 		fail(&LimitError{"levels of schemas inside schemas", w.limits.Depth})
 	}
+	w.places[s.at] = true
 	switch s.kind {
 	case kindTrue:
 		w.anyValue(from, to)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-dev/sluice/engine/disagg"
 	"github.com/sluice-dev/sluice/engine/kvcache"
+	"github.com/sluice-dev/sluice/engine/metrics"
 	"github.com/sluice-dev/sluice/engine/runner"
 	"github.com/sluice-dev/sluice/engine/scheduler"
 	"github.com/sluice-dev/sluice/engine/trace"
@@ -138,6 +139,10 @@ type MetricsConfig struct {
 	AllRanks bool              `json:"allRanks"` // also the ranks that only do as the first of their stage does
 	Dir      string            `json:"dir"`      // of the store shared with the API process
 	Labels   map[string]string `json:"labels"`   // extra labels, on every family
+
+	DeviceTimer     bool      `json:"deviceTimer,omitempty"`     // measure for how long the device computes
+	MFU             bool      `json:"mfu,omitempty"`             // estimate what steps cost by the model's shapes
+	EvictionBuckets []float64 `json:"evictionBuckets,omitempty"` // of the histogram of evictions, ascending; empty: the built-in ones
 }
 
 // FollowRoom is the LoadBalance with which a room names its DP rank.
@@ -262,6 +267,13 @@ func (c Config) Validate() (Config, error) {
 	if err := c.Trace.Validate(); err != nil {
 		errs = append(errs, err)
 	}
+	if b := c.Metrics.EvictionBuckets; len(b) > 0 {
+		sorted, err := metrics.CheckBuckets(b)
+		if err != nil {
+			refuse("buckets of evictions: %w", err)
+		}
+		c.Metrics.EvictionBuckets = sorted
+	}
 	if c.Metrics.Enabled && c.Metrics.Dir == "" {
 		refuse("metrics directory is empty while metrics are enabled: name the directory of the store")
 	}
@@ -347,6 +359,23 @@ type Info struct {
 	MaxRunningRequestsUnderSLO int
 	WeightBytes                int64
 	KVBytes                    int64
+
+	Startup Startup
+}
+
+// Startup is how long the rank took to start, each time that of the rank of the world that took longest.
+type Startup struct {
+	LoadWeightNanos int64 `json:"load_weight_nanos"`
+	KVCacheNanos    int64 `json:"kv_cache_nanos"` // to allocate the pages
+	TotalNanos      int64 `json:"total_nanos"`    // from its configuration until its scheduler was there
+}
+
+// Longest takes from another rank what took longer there.
+func (s Startup) Longest(other Startup) Startup {
+	return Startup{
+		LoadWeightNanos: max(s.LoadWeightNanos, other.LoadWeightNanos), KVCacheNanos: max(s.KVCacheNanos, other.KVCacheNanos),
+		TotalNanos: max(s.TotalNanos, other.TotalNanos),
+	}
 }
 
 // RankProcess is where a rank runs.

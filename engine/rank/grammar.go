@@ -43,14 +43,22 @@ func (g grammars) Compile(ctx context.Context, r request.Grammar) (scheduler.Gra
 	if kind == "" {
 		return nil, fmt.Errorf("grammar kind is %q: use %s or %s", r.Kind, request.GrammarJSONSchema, request.GrammarRegex)
 	}
-	compiled, err := c.Compile(ctx, grammar.Spec{Kind: kind, Source: r.Source})
+	compiled, found, err := c.Obtain(ctx, grammar.Spec{Kind: kind, Source: r.Source})
 	if err != nil {
 		return nil, err
 	}
-	return compiledGrammar{compiled}, nil
+	return compiledGrammar{compiled, found}, nil
 }
 
 // compiledGrammar is a scheduler.Grammar.
-type compiledGrammar struct{ *grammar.Grammar }
+type compiledGrammar struct {
+	*grammar.Grammar
+	found bool // it was compiled for an earlier request
+}
 
 func (g compiledGrammar) Matcher() scheduler.Matcher { return g.Grammar.Matcher() }
+
+// Facts implements scheduler.Grammar.
+func (g compiledGrammar) Facts() scheduler.GrammarFacts {
+	return scheduler.GrammarFacts{CacheHit: g.found, Schemas: g.Schemas(), Size: g.Size()}
+}

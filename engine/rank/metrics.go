@@ -5,6 +5,7 @@ import (
 
 	"github.com/sluice-dev/sluice/engine/ledger"
 	"github.com/sluice-dev/sluice/engine/metrics"
+	"github.com/sluice-dev/sluice/engine/runner"
 	"github.com/sluice-dev/sluice/engine/scheduler/report"
 )
 
@@ -17,10 +18,31 @@ type store struct {
 func (s store) reporter() report.Reporter { return s.to }
 func (s store) close() error              { return s.file.Close() }
 
-// openMetrics opens the store that cfg names, or one that forgets when metrics are off.
-func openMetrics(cfg Config, clock ledger.Clock) (metricsStore, error) {
+// exports reports whether this rank writes metrics: of the ranks that share layers the first, of every stage, or all.
+func (c Config) exports() bool {
+	return c.Metrics.Enabled && (c.Rank%max(1, c.TPSize) == 0 || c.Metrics.AllRanks)
+}
+
+// features is what this rank has of the table of metrics besides what its mode has.
+func (c Config) features(made runner.Info) (f metrics.Features) {
+	for _, x := range []struct {
+		there bool
+		bit   metrics.Features
+	}{
+		{made.WindowTokens > 0, metrics.WithSlidingWindow}, {c.EnableStreamingSession, metrics.WithSessions},
+		{c.Metrics.DeviceTimer, metrics.WithDeviceTimer}, {c.Metrics.MFU, metrics.WithMFU},
+	} {
+		if x.there {
+			f |= x.bit
+		}
+	}
+	return f
+}
+
+// openMetrics opens the store that cfg names, or one that forgets where metrics are off or another rank writes them.
+func openMetrics(cfg Config, made runner.Info, clock ledger.Clock) (metricsStore, error) {
 	tpRank, ppRank := cfg.Rank%max(1, cfg.TPSize), cfg.Rank/max(1, cfg.TPSize)
-	if !cfg.Metrics.Enabled || tpRank > 0 && !cfg.Metrics.AllRanks {
+	if !cfg.exports() {
 		return noMetrics{}, nil
 	}
 	name := fmt.Sprintf("rank-%d", cfg.Rank)
@@ -34,5 +56,6 @@ func openMetrics(cfg Config, clock ledger.Clock) (metricsStore, error) {
 	return store{file: file, to: metrics.NewScheduler(file, metrics.RankLabels{
 		ModelName: cfg.ServedModelName, EngineType: cfg.Disagg.Mode.EngineType(), Priority: cfg.Priority.Enabled, TPRank: tpRank, PPRank: ppRank,
 		DPRank: cfg.DPRank, Extra: cfg.Metrics.Labels,
+		Features: cfg.features(made), EvictionBuckets: cfg.Metrics.EvictionBuckets,
 	}, clock)}, nil
 }

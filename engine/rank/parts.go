@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/sluice-dev/sluice/engine/disagg"
 	"github.com/sluice-dev/sluice/engine/kvcache"
@@ -31,6 +32,7 @@ type parts struct {
 // assemble loads the model and wires the rank, one of a world or, with nil, alone. On an error nothing is left open; the
 // world stays the caller's.
 func assemble(ctx context.Context, cfg Config, world *parallel.World, log *slog.Logger) (_ *parts, err error) {
+	began := time.Now()
 	p := &parts{}
 	defer func() {
 		if err != nil {
@@ -39,7 +41,7 @@ func assemble(ctx context.Context, cfg Config, world *parallel.World, log *slog.
 	}()
 	if p.runner, err = runner.New(runner.Config{
 		ModelDir: cfg.ModelDir, PageSize: cfg.PageSize, MaxTotalTokens: cfg.MaxTotalTokens, WindowRatio: cfg.SWAFullTokensRatio,
-		MemFraction: cfg.memFraction(), Threads: cfg.threads(), World: world,
+		MemFraction: cfg.memFraction(), Threads: cfg.threads(), World: world, DeviceTimer: cfg.Metrics.DeviceTimer,
 	}); err != nil {
 		return nil, err
 	}
@@ -54,7 +56,7 @@ func assemble(ctx context.Context, cfg Config, world *parallel.World, log *slog.
 		return nil, err
 	}
 	clock := ledger.System()
-	if p.metrics, err = openMetrics(cfg, clock); err != nil {
+	if p.metrics, err = openMetrics(cfg, p.runner.Info(), clock); err != nil {
 		return nil, err
 	}
 	if p.tracing, err = openTracing(cfg, clock, log); err != nil {
@@ -86,11 +88,20 @@ func assemble(ctx context.Context, cfg Config, world *parallel.World, log *slog.
 		CPU:      cpuNanos,
 		Log:      log,
 	}
+	if cfg.Metrics.DeviceTimer {
+		deps.Busy = p.runner.BusyNanos
+	}
 	decides := schedulerConfig(cfg, p.info, p.runner.Info())
 	if world != nil {
 		deps.Peers, decides.Stages = world.Peers(), place.PPSize
 	}
 	if p.scheduler, err = scheduler.New(decides, deps); err != nil {
+		return nil, err
+	}
+	made := p.runner.Info()
+	if p.info.Startup, err = slowest(ctx, world, Startup{
+		LoadWeightNanos: made.LoadNanos, KVCacheNanos: made.AllocNanos, TotalNanos: time.Since(began).Nanoseconds(),
+	}); err != nil {
 		return nil, err
 	}
 	awake.Store(p.scheduler)

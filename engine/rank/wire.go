@@ -244,6 +244,9 @@ func infoToWire(i Info) *rankpb.InfoReply {
 		MaxRunningRequestsUnderSlo: int64(i.MaxRunningRequestsUnderSLO),
 		WeightBytes:                i.WeightBytes,
 		KvBytes:                    i.KVBytes,
+		Startup: &rankpb.Startup{
+			LoadWeightNanos: i.Startup.LoadWeightNanos, KvCacheNanos: i.Startup.KVCacheNanos, TotalNanos: i.Startup.TotalNanos,
+		},
 	}
 }
 
@@ -269,7 +272,10 @@ func infoFromWire(w *rankpb.InfoReply) Info {
 		MaxTotalNumTokens:          int(w.GetMaxTotalNumTokens()),
 		MaxRunningRequests:         int(w.GetMaxRunningRequests()),
 		MaxRunningRequestsUnderSLO: int(w.GetMaxRunningRequestsUnderSlo()),
-		WeightBytes:                w.GetWeightBytes(),
-		KVBytes:                    w.GetKvBytes(),
+		Startup: Startup{
+			LoadWeightNanos: w.GetStartup().GetLoadWeightNanos(), KVCacheNanos: w.GetStartup().GetKvCacheNanos(), TotalNanos: w.GetStartup().GetTotalNanos(),
+		},
+		WeightBytes: w.GetWeightBytes(),
+		KVBytes:     w.GetKvBytes(),
 	}
 }

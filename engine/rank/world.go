@@ -274,3 +274,26 @@ func introduce(ctx context.Context, world *parallel.World, own RankProcess, mode
 	}
 	return processes, nil
 }
+
+// slowest gives of each time that of the rank that took longest.
+func slowest(ctx context.Context, world *parallel.World, own Startup) (Startup, error) {
+	if world == nil {
+		return own, nil
+	}
+	said, err := json.Marshal(own)
+	if err != nil {
+		return Startup{}, err
+	}
+	all, err := world.Peers().Exchange(ctx, said)
+	if err != nil {
+		return Startup{}, fmt.Errorf("compare start-up times with the other ranks: %w", err)
+	}
+	for rank, raw := range all {
+		var other Startup
+		if err := json.Unmarshal(raw, &other); err != nil {
+			return Startup{}, fmt.Errorf("start-up times of rank %d, which says %.64q: %w", rank, raw, err)
+		}
+		own = own.Longest(other)
+	}
+	return own, nil
+}

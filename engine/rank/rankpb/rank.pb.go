@@ -1619,6 +1619,7 @@ type InfoReply struct {
 	WeightBytes                int64                  `protobuf:"varint,13,opt,name=weight_bytes,json=weightBytes,proto3" json:"weight_bytes,omitempty"`
 	KvBytes                    int64                  `protobuf:"varint,14,opt,name=kv_bytes,json=kvBytes,proto3" json:"kv_bytes,omitempty"`
 	Ranks                      []*RankProcess         `protobuf:"bytes,15,rep,name=ranks,proto3" json:"ranks,omitempty"`
+	Startup                    *Startup               `protobuf:"bytes,16,opt,name=startup,proto3" json:"startup,omitempty"`
 	unknownFields              protoimpl.UnknownFields
 	sizeCache                  protoimpl.SizeCache
 }
@@ -1758,6 +1759,74 @@ func (x *InfoReply) GetRanks() []*RankProcess {
 	return nil
 }
 
+func (x *InfoReply) GetStartup() *Startup {
+	if x != nil {
+		return x.Startup
+	}
+	return nil
+}
+
+// Startup is rank.Startup.
+type Startup struct {
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	LoadWeightNanos int64                  `protobuf:"varint,1,opt,name=load_weight_nanos,json=loadWeightNanos,proto3" json:"load_weight_nanos,omitempty"`
+	KvCacheNanos    int64                  `protobuf:"varint,2,opt,name=kv_cache_nanos,json=kvCacheNanos,proto3" json:"kv_cache_nanos,omitempty"`
+	TotalNanos      int64                  `protobuf:"varint,3,opt,name=total_nanos,json=totalNanos,proto3" json:"total_nanos,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *Startup) Reset() {
+	*x = Startup{}
+	mi := &file_rank_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Startup) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Startup) ProtoMessage() {}
+
+func (x *Startup) ProtoReflect() protoreflect.Message {
+	mi := &file_rank_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Startup.ProtoReflect.Descriptor instead.
+func (*Startup) Descriptor() ([]byte, []int) {
+	return file_rank_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *Startup) GetLoadWeightNanos() int64 {
+	if x != nil {
+		return x.LoadWeightNanos
+	}
+	return 0
+}
+
+func (x *Startup) GetKvCacheNanos() int64 {
+	if x != nil {
+		return x.KvCacheNanos
+	}
+	return 0
+}
+
+func (x *Startup) GetTotalNanos() int64 {
+	if x != nil {
+		return x.TotalNanos
+	}
+	return 0
+}
+
 // RankProcess is rank.RankProcess.
 type RankProcess struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1773,7 +1842,7 @@ type RankProcess struct {
 
 func (x *RankProcess) Reset() {
 	*x = RankProcess{}
-	mi := &file_rank_proto_msgTypes[21]
+	mi := &file_rank_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1785,7 +1854,7 @@ func (x *RankProcess) String() string {
 func (*RankProcess) ProtoMessage() {}
 
 func (x *RankProcess) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[21]
+	mi := &file_rank_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1798,7 +1867,7 @@ func (x *RankProcess) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RankProcess.ProtoReflect.Descriptor instead.
 func (*RankProcess) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{21}
+	return file_rank_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RankProcess) GetDpRank() int64 {
@@ -1851,7 +1920,7 @@ type LoadRequest struct {
 
 func (x *LoadRequest) Reset() {
 	*x = LoadRequest{}
-	mi := &file_rank_proto_msgTypes[22]
+	mi := &file_rank_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1863,7 +1932,7 @@ func (x *LoadRequest) String() string {
 func (*LoadRequest) ProtoMessage() {}
 
 func (x *LoadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[22]
+	mi := &file_rank_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1876,7 +1945,7 @@ func (x *LoadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoadRequest.ProtoReflect.Descriptor instead.
 func (*LoadRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{22}
+	return file_rank_proto_rawDescGZIP(), []int{23}
 }
 
 type LoadReply struct {
@@ -1889,7 +1958,7 @@ type LoadReply struct {
 
 func (x *LoadReply) Reset() {
 	*x = LoadReply{}
-	mi := &file_rank_proto_msgTypes[23]
+	mi := &file_rank_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1901,7 +1970,7 @@ func (x *LoadReply) String() string {
 func (*LoadReply) ProtoMessage() {}
 
 func (x *LoadReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[23]
+	mi := &file_rank_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1914,7 +1983,7 @@ func (x *LoadReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoadReply.ProtoReflect.Descriptor instead.
 func (*LoadReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{23}
+	return file_rank_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *LoadReply) GetLoad() []byte {
@@ -1932,7 +2001,7 @@ type FlushRequest struct {
 
 func (x *FlushRequest) Reset() {
 	*x = FlushRequest{}
-	mi := &file_rank_proto_msgTypes[24]
+	mi := &file_rank_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1944,7 +2013,7 @@ func (x *FlushRequest) String() string {
 func (*FlushRequest) ProtoMessage() {}
 
 func (x *FlushRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[24]
+	mi := &file_rank_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1957,7 +2026,7 @@ func (x *FlushRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlushRequest.ProtoReflect.Descriptor instead.
 func (*FlushRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{24}
+	return file_rank_proto_rawDescGZIP(), []int{25}
 }
 
 type FlushReply struct {
@@ -1968,7 +2037,7 @@ type FlushReply struct {
 
 func (x *FlushReply) Reset() {
 	*x = FlushReply{}
-	mi := &file_rank_proto_msgTypes[25]
+	mi := &file_rank_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1980,7 +2049,7 @@ func (x *FlushReply) String() string {
 func (*FlushReply) ProtoMessage() {}
 
 func (x *FlushReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[25]
+	mi := &file_rank_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1993,7 +2062,7 @@ func (x *FlushReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlushReply.ProtoReflect.Descriptor instead.
 func (*FlushReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{25}
+	return file_rank_proto_rawDescGZIP(), []int{26}
 }
 
 type PauseRequest struct {
@@ -2005,7 +2074,7 @@ type PauseRequest struct {
 
 func (x *PauseRequest) Reset() {
 	*x = PauseRequest{}
-	mi := &file_rank_proto_msgTypes[26]
+	mi := &file_rank_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2017,7 +2086,7 @@ func (x *PauseRequest) String() string {
 func (*PauseRequest) ProtoMessage() {}
 
 func (x *PauseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[26]
+	mi := &file_rank_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2030,7 +2099,7 @@ func (x *PauseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
 func (*PauseRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{26}
+	return file_rank_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *PauseRequest) GetMode() string {
@@ -2048,7 +2117,7 @@ type PauseReply struct {
 
 func (x *PauseReply) Reset() {
 	*x = PauseReply{}
-	mi := &file_rank_proto_msgTypes[27]
+	mi := &file_rank_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2060,7 +2129,7 @@ func (x *PauseReply) String() string {
 func (*PauseReply) ProtoMessage() {}
 
 func (x *PauseReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[27]
+	mi := &file_rank_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2073,7 +2142,7 @@ func (x *PauseReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseReply.ProtoReflect.Descriptor instead.
 func (*PauseReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{27}
+	return file_rank_proto_rawDescGZIP(), []int{28}
 }
 
 type ContinueRequest struct {
@@ -2084,7 +2153,7 @@ type ContinueRequest struct {
 
 func (x *ContinueRequest) Reset() {
 	*x = ContinueRequest{}
-	mi := &file_rank_proto_msgTypes[28]
+	mi := &file_rank_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2096,7 +2165,7 @@ func (x *ContinueRequest) String() string {
 func (*ContinueRequest) ProtoMessage() {}
 
 func (x *ContinueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[28]
+	mi := &file_rank_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2109,7 +2178,7 @@ func (x *ContinueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContinueRequest.ProtoReflect.Descriptor instead.
 func (*ContinueRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{28}
+	return file_rank_proto_rawDescGZIP(), []int{29}
 }
 
 type ContinueReply struct {
@@ -2120,7 +2189,7 @@ type ContinueReply struct {
 
 func (x *ContinueReply) Reset() {
 	*x = ContinueReply{}
-	mi := &file_rank_proto_msgTypes[29]
+	mi := &file_rank_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2132,7 +2201,7 @@ func (x *ContinueReply) String() string {
 func (*ContinueReply) ProtoMessage() {}
 
 func (x *ContinueReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[29]
+	mi := &file_rank_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2145,7 +2214,7 @@ func (x *ContinueReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContinueReply.ProtoReflect.Descriptor instead.
 func (*ContinueReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{29}
+	return file_rank_proto_rawDescGZIP(), []int{30}
 }
 
 // OpenSessionRequest is request.Session.
@@ -2161,7 +2230,7 @@ type OpenSessionRequest struct {
 
 func (x *OpenSessionRequest) Reset() {
 	*x = OpenSessionRequest{}
-	mi := &file_rank_proto_msgTypes[30]
+	mi := &file_rank_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2173,7 +2242,7 @@ func (x *OpenSessionRequest) String() string {
 func (*OpenSessionRequest) ProtoMessage() {}
 
 func (x *OpenSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[30]
+	mi := &file_rank_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2186,7 +2255,7 @@ func (x *OpenSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenSessionRequest.ProtoReflect.Descriptor instead.
 func (*OpenSessionRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{30}
+	return file_rank_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *OpenSessionRequest) GetId() string {
@@ -2225,7 +2294,7 @@ type OpenSessionReply struct {
 
 func (x *OpenSessionReply) Reset() {
 	*x = OpenSessionReply{}
-	mi := &file_rank_proto_msgTypes[31]
+	mi := &file_rank_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2237,7 +2306,7 @@ func (x *OpenSessionReply) String() string {
 func (*OpenSessionReply) ProtoMessage() {}
 
 func (x *OpenSessionReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[31]
+	mi := &file_rank_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2250,7 +2319,7 @@ func (x *OpenSessionReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenSessionReply.ProtoReflect.Descriptor instead.
 func (*OpenSessionReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{31}
+	return file_rank_proto_rawDescGZIP(), []int{32}
 }
 
 type CloseSessionRequest struct {
@@ -2262,7 +2331,7 @@ type CloseSessionRequest struct {
 
 func (x *CloseSessionRequest) Reset() {
 	*x = CloseSessionRequest{}
-	mi := &file_rank_proto_msgTypes[32]
+	mi := &file_rank_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2274,7 +2343,7 @@ func (x *CloseSessionRequest) String() string {
 func (*CloseSessionRequest) ProtoMessage() {}
 
 func (x *CloseSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[32]
+	mi := &file_rank_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2287,7 +2356,7 @@ func (x *CloseSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseSessionRequest.ProtoReflect.Descriptor instead.
 func (*CloseSessionRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{32}
+	return file_rank_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *CloseSessionRequest) GetId() string {
@@ -2305,7 +2374,7 @@ type CloseSessionReply struct {
 
 func (x *CloseSessionReply) Reset() {
 	*x = CloseSessionReply{}
-	mi := &file_rank_proto_msgTypes[33]
+	mi := &file_rank_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2317,7 +2386,7 @@ func (x *CloseSessionReply) String() string {
 func (*CloseSessionReply) ProtoMessage() {}
 
 func (x *CloseSessionReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[33]
+	mi := &file_rank_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2330,7 +2399,7 @@ func (x *CloseSessionReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseSessionReply.ProtoReflect.Descriptor instead.
 func (*CloseSessionReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{33}
+	return file_rank_proto_rawDescGZIP(), []int{34}
 }
 
 // StartProfileRequest is profile.Options.
@@ -2346,7 +2415,7 @@ type StartProfileRequest struct {
 
 func (x *StartProfileRequest) Reset() {
 	*x = StartProfileRequest{}
-	mi := &file_rank_proto_msgTypes[34]
+	mi := &file_rank_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2358,7 +2427,7 @@ func (x *StartProfileRequest) String() string {
 func (*StartProfileRequest) ProtoMessage() {}
 
 func (x *StartProfileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[34]
+	mi := &file_rank_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2371,7 +2440,7 @@ func (x *StartProfileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartProfileRequest.ProtoReflect.Descriptor instead.
 func (*StartProfileRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{34}
+	return file_rank_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *StartProfileRequest) GetDir() string {
@@ -2410,7 +2479,7 @@ type StartProfileReply struct {
 
 func (x *StartProfileReply) Reset() {
 	*x = StartProfileReply{}
-	mi := &file_rank_proto_msgTypes[35]
+	mi := &file_rank_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2422,7 +2491,7 @@ func (x *StartProfileReply) String() string {
 func (*StartProfileReply) ProtoMessage() {}
 
 func (x *StartProfileReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[35]
+	mi := &file_rank_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2435,7 +2504,7 @@ func (x *StartProfileReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartProfileReply.ProtoReflect.Descriptor instead.
 func (*StartProfileReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{35}
+	return file_rank_proto_rawDescGZIP(), []int{36}
 }
 
 type StopProfileRequest struct {
@@ -2446,7 +2515,7 @@ type StopProfileRequest struct {
 
 func (x *StopProfileRequest) Reset() {
 	*x = StopProfileRequest{}
-	mi := &file_rank_proto_msgTypes[36]
+	mi := &file_rank_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2458,7 +2527,7 @@ func (x *StopProfileRequest) String() string {
 func (*StopProfileRequest) ProtoMessage() {}
 
 func (x *StopProfileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[36]
+	mi := &file_rank_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2471,7 +2540,7 @@ func (x *StopProfileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopProfileRequest.ProtoReflect.Descriptor instead.
 func (*StopProfileRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{36}
+	return file_rank_proto_rawDescGZIP(), []int{37}
 }
 
 type StopProfileReply struct {
@@ -2483,7 +2552,7 @@ type StopProfileReply struct {
 
 func (x *StopProfileReply) Reset() {
 	*x = StopProfileReply{}
-	mi := &file_rank_proto_msgTypes[37]
+	mi := &file_rank_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2495,7 +2564,7 @@ func (x *StopProfileReply) String() string {
 func (*StopProfileReply) ProtoMessage() {}
 
 func (x *StopProfileReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[37]
+	mi := &file_rank_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2508,7 +2577,7 @@ func (x *StopProfileReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopProfileReply.ProtoReflect.Descriptor instead.
 func (*StopProfileReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{37}
+	return file_rank_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *StopProfileReply) GetFiles() []string {
@@ -2526,7 +2595,7 @@ type CollectRequest struct {
 
 func (x *CollectRequest) Reset() {
 	*x = CollectRequest{}
-	mi := &file_rank_proto_msgTypes[38]
+	mi := &file_rank_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2538,7 +2607,7 @@ func (x *CollectRequest) String() string {
 func (*CollectRequest) ProtoMessage() {}
 
 func (x *CollectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[38]
+	mi := &file_rank_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2551,7 +2620,7 @@ func (x *CollectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CollectRequest.ProtoReflect.Descriptor instead.
 func (*CollectRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{38}
+	return file_rank_proto_rawDescGZIP(), []int{39}
 }
 
 type CollectReply struct {
@@ -2562,7 +2631,7 @@ type CollectReply struct {
 
 func (x *CollectReply) Reset() {
 	*x = CollectReply{}
-	mi := &file_rank_proto_msgTypes[39]
+	mi := &file_rank_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2574,7 +2643,7 @@ func (x *CollectReply) String() string {
 func (*CollectReply) ProtoMessage() {}
 
 func (x *CollectReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[39]
+	mi := &file_rank_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2587,7 +2656,7 @@ func (x *CollectReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CollectReply.ProtoReflect.Descriptor instead.
 func (*CollectReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{39}
+	return file_rank_proto_rawDescGZIP(), []int{40}
 }
 
 var File_rank_proto protoreflect.FileDescriptor
@@ -2742,7 +2811,7 @@ const file_rank_proto_rawDesc = "" +
 	"peer_bytes\x18\x02 \x01(\x03H\x00R\tpeerBytes\x88\x01\x01\x12\x14\n" +
 	"\x05nanos\x18\x03 \x01(\x03R\x05nanosB\r\n" +
 	"\v_peer_bytes\"\r\n" +
-	"\vInfoRequest\"\xa0\x04\n" +
+	"\vInfoRequest\"\xd3\x04\n" +
 	"\tInfoReply\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\x03R\x04rank\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\x03R\x03pid\x12\x19\n" +
@@ -2761,7 +2830,13 @@ const file_rank_proto_rawDesc = "" +
 	"\x1emax_running_requests_under_slo\x18\f \x01(\x03R\x1amaxRunningRequestsUnderSlo\x12!\n" +
 	"\fweight_bytes\x18\r \x01(\x03R\vweightBytes\x12\x19\n" +
 	"\bkv_bytes\x18\x0e \x01(\x03R\akvBytes\x121\n" +
-	"\x05ranks\x18\x0f \x03(\v2\x1b.sluice.rank.v1.RankProcessR\x05ranks\"\x9b\x01\n" +
+	"\x05ranks\x18\x0f \x03(\v2\x1b.sluice.rank.v1.RankProcessR\x05ranks\x121\n" +
+	"\astartup\x18\x10 \x01(\v2\x17.sluice.rank.v1.StartupR\astartup\"|\n" +
+	"\aStartup\x12*\n" +
+	"\x11load_weight_nanos\x18\x01 \x01(\x03R\x0floadWeightNanos\x12$\n" +
+	"\x0ekv_cache_nanos\x18\x02 \x01(\x03R\fkvCacheNanos\x12\x1f\n" +
+	"\vtotal_nanos\x18\x03 \x01(\x03R\n" +
+	"totalNanos\"\x9b\x01\n" +
 	"\vRankProcess\x12\x17\n" +
 	"\adp_rank\x18\x01 \x01(\x03R\x06dpRank\x12\x12\n" +
 	"\x04rank\x18\x02 \x01(\x03R\x04rank\x12\x17\n" +
@@ -2826,7 +2901,7 @@ func file_rank_proto_rawDescGZIP() []byte {
 	return file_rank_proto_rawDescData
 }
 
-var file_rank_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
+var file_rank_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
 var file_rank_proto_goTypes = []any{
 	(*Call)(nil),                // 0: sluice.rank.v1.Call
 	(*Request)(nil),             // 1: sluice.rank.v1.Request
@@ -2849,25 +2924,26 @@ var file_rank_proto_goTypes = []any{
 	(*Transfer)(nil),            // 18: sluice.rank.v1.Transfer
 	(*InfoRequest)(nil),         // 19: sluice.rank.v1.InfoRequest
 	(*InfoReply)(nil),           // 20: sluice.rank.v1.InfoReply
-	(*RankProcess)(nil),         // 21: sluice.rank.v1.RankProcess
-	(*LoadRequest)(nil),         // 22: sluice.rank.v1.LoadRequest
-	(*LoadReply)(nil),           // 23: sluice.rank.v1.LoadReply
-	(*FlushRequest)(nil),        // 24: sluice.rank.v1.FlushRequest
-	(*FlushReply)(nil),          // 25: sluice.rank.v1.FlushReply
-	(*PauseRequest)(nil),        // 26: sluice.rank.v1.PauseRequest
-	(*PauseReply)(nil),          // 27: sluice.rank.v1.PauseReply
-	(*ContinueRequest)(nil),     // 28: sluice.rank.v1.ContinueRequest
-	(*ContinueReply)(nil),       // 29: sluice.rank.v1.ContinueReply
-	(*OpenSessionRequest)(nil),  // 30: sluice.rank.v1.OpenSessionRequest
-	(*OpenSessionReply)(nil),    // 31: sluice.rank.v1.OpenSessionReply
-	(*CloseSessionRequest)(nil), // 32: sluice.rank.v1.CloseSessionRequest
-	(*CloseSessionReply)(nil),   // 33: sluice.rank.v1.CloseSessionReply
-	(*StartProfileRequest)(nil), // 34: sluice.rank.v1.StartProfileRequest
-	(*StartProfileReply)(nil),   // 35: sluice.rank.v1.StartProfileReply
-	(*StopProfileRequest)(nil),  // 36: sluice.rank.v1.StopProfileRequest
-	(*StopProfileReply)(nil),    // 37: sluice.rank.v1.StopProfileReply
-	(*CollectRequest)(nil),      // 38: sluice.rank.v1.CollectRequest
-	(*CollectReply)(nil),        // 39: sluice.rank.v1.CollectReply
+	(*Startup)(nil),             // 21: sluice.rank.v1.Startup
+	(*RankProcess)(nil),         // 22: sluice.rank.v1.RankProcess
+	(*LoadRequest)(nil),         // 23: sluice.rank.v1.LoadRequest
+	(*LoadReply)(nil),           // 24: sluice.rank.v1.LoadReply
+	(*FlushRequest)(nil),        // 25: sluice.rank.v1.FlushRequest
+	(*FlushReply)(nil),          // 26: sluice.rank.v1.FlushReply
+	(*PauseRequest)(nil),        // 27: sluice.rank.v1.PauseRequest
+	(*PauseReply)(nil),          // 28: sluice.rank.v1.PauseReply
+	(*ContinueRequest)(nil),     // 29: sluice.rank.v1.ContinueRequest
+	(*ContinueReply)(nil),       // 30: sluice.rank.v1.ContinueReply
+	(*OpenSessionRequest)(nil),  // 31: sluice.rank.v1.OpenSessionRequest
+	(*OpenSessionReply)(nil),    // 32: sluice.rank.v1.OpenSessionReply
+	(*CloseSessionRequest)(nil), // 33: sluice.rank.v1.CloseSessionRequest
+	(*CloseSessionReply)(nil),   // 34: sluice.rank.v1.CloseSessionReply
+	(*StartProfileRequest)(nil), // 35: sluice.rank.v1.StartProfileRequest
+	(*StartProfileReply)(nil),   // 36: sluice.rank.v1.StartProfileReply
+	(*StopProfileRequest)(nil),  // 37: sluice.rank.v1.StopProfileRequest
+	(*StopProfileReply)(nil),    // 38: sluice.rank.v1.StopProfileReply
+	(*CollectRequest)(nil),      // 39: sluice.rank.v1.CollectRequest
+	(*CollectReply)(nil),        // 40: sluice.rank.v1.CollectReply
 }
 var file_rank_proto_depIdxs = []int32{
 	1,  // 0: sluice.rank.v1.Call.submit:type_name -> sluice.rank.v1.Request
@@ -2889,34 +2965,35 @@ var file_rank_proto_depIdxs = []int32{
 	16, // 16: sluice.rank.v1.Timeline.visits:type_name -> sluice.rank.v1.Visit
 	17, // 17: sluice.rank.v1.Timeline.spent:type_name -> sluice.rank.v1.Spent
 	18, // 18: sluice.rank.v1.Timeline.transfer:type_name -> sluice.rank.v1.Transfer
-	21, // 19: sluice.rank.v1.InfoReply.ranks:type_name -> sluice.rank.v1.RankProcess
-	0,  // 20: sluice.rank.v1.Rank.Connect:input_type -> sluice.rank.v1.Call
-	19, // 21: sluice.rank.v1.Rank.Info:input_type -> sluice.rank.v1.InfoRequest
-	22, // 22: sluice.rank.v1.Rank.Load:input_type -> sluice.rank.v1.LoadRequest
-	24, // 23: sluice.rank.v1.Rank.Flush:input_type -> sluice.rank.v1.FlushRequest
-	26, // 24: sluice.rank.v1.Rank.Pause:input_type -> sluice.rank.v1.PauseRequest
-	28, // 25: sluice.rank.v1.Rank.Continue:input_type -> sluice.rank.v1.ContinueRequest
-	30, // 26: sluice.rank.v1.Rank.OpenSession:input_type -> sluice.rank.v1.OpenSessionRequest
-	32, // 27: sluice.rank.v1.Rank.CloseSession:input_type -> sluice.rank.v1.CloseSessionRequest
-	34, // 28: sluice.rank.v1.Rank.StartProfile:input_type -> sluice.rank.v1.StartProfileRequest
-	36, // 29: sluice.rank.v1.Rank.StopProfile:input_type -> sluice.rank.v1.StopProfileRequest
-	38, // 30: sluice.rank.v1.Rank.Collect:input_type -> sluice.rank.v1.CollectRequest
-	10, // 31: sluice.rank.v1.Rank.Connect:output_type -> sluice.rank.v1.Event
-	20, // 32: sluice.rank.v1.Rank.Info:output_type -> sluice.rank.v1.InfoReply
-	23, // 33: sluice.rank.v1.Rank.Load:output_type -> sluice.rank.v1.LoadReply
-	25, // 34: sluice.rank.v1.Rank.Flush:output_type -> sluice.rank.v1.FlushReply
-	27, // 35: sluice.rank.v1.Rank.Pause:output_type -> sluice.rank.v1.PauseReply
-	29, // 36: sluice.rank.v1.Rank.Continue:output_type -> sluice.rank.v1.ContinueReply
-	31, // 37: sluice.rank.v1.Rank.OpenSession:output_type -> sluice.rank.v1.OpenSessionReply
-	33, // 38: sluice.rank.v1.Rank.CloseSession:output_type -> sluice.rank.v1.CloseSessionReply
-	35, // 39: sluice.rank.v1.Rank.StartProfile:output_type -> sluice.rank.v1.StartProfileReply
-	37, // 40: sluice.rank.v1.Rank.StopProfile:output_type -> sluice.rank.v1.StopProfileReply
-	39, // 41: sluice.rank.v1.Rank.Collect:output_type -> sluice.rank.v1.CollectReply
-	31, // [31:42] is the sub-list for method output_type
-	20, // [20:31] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	22, // 19: sluice.rank.v1.InfoReply.ranks:type_name -> sluice.rank.v1.RankProcess
+	21, // 20: sluice.rank.v1.InfoReply.startup:type_name -> sluice.rank.v1.Startup
+	0,  // 21: sluice.rank.v1.Rank.Connect:input_type -> sluice.rank.v1.Call
+	19, // 22: sluice.rank.v1.Rank.Info:input_type -> sluice.rank.v1.InfoRequest
+	23, // 23: sluice.rank.v1.Rank.Load:input_type -> sluice.rank.v1.LoadRequest
+	25, // 24: sluice.rank.v1.Rank.Flush:input_type -> sluice.rank.v1.FlushRequest
+	27, // 25: sluice.rank.v1.Rank.Pause:input_type -> sluice.rank.v1.PauseRequest
+	29, // 26: sluice.rank.v1.Rank.Continue:input_type -> sluice.rank.v1.ContinueRequest
+	31, // 27: sluice.rank.v1.Rank.OpenSession:input_type -> sluice.rank.v1.OpenSessionRequest
+	33, // 28: sluice.rank.v1.Rank.CloseSession:input_type -> sluice.rank.v1.CloseSessionRequest
+	35, // 29: sluice.rank.v1.Rank.StartProfile:input_type -> sluice.rank.v1.StartProfileRequest
+	37, // 30: sluice.rank.v1.Rank.StopProfile:input_type -> sluice.rank.v1.StopProfileRequest
+	39, // 31: sluice.rank.v1.Rank.Collect:input_type -> sluice.rank.v1.CollectRequest
+	10, // 32: sluice.rank.v1.Rank.Connect:output_type -> sluice.rank.v1.Event
+	20, // 33: sluice.rank.v1.Rank.Info:output_type -> sluice.rank.v1.InfoReply
+	24, // 34: sluice.rank.v1.Rank.Load:output_type -> sluice.rank.v1.LoadReply
+	26, // 35: sluice.rank.v1.Rank.Flush:output_type -> sluice.rank.v1.FlushReply
+	28, // 36: sluice.rank.v1.Rank.Pause:output_type -> sluice.rank.v1.PauseReply
+	30, // 37: sluice.rank.v1.Rank.Continue:output_type -> sluice.rank.v1.ContinueReply
+	32, // 38: sluice.rank.v1.Rank.OpenSession:output_type -> sluice.rank.v1.OpenSessionReply
+	34, // 39: sluice.rank.v1.Rank.CloseSession:output_type -> sluice.rank.v1.CloseSessionReply
+	36, // 40: sluice.rank.v1.Rank.StartProfile:output_type -> sluice.rank.v1.StartProfileReply
+	38, // 41: sluice.rank.v1.Rank.StopProfile:output_type -> sluice.rank.v1.StopProfileReply
+	40, // 42: sluice.rank.v1.Rank.Collect:output_type -> sluice.rank.v1.CollectReply
+	32, // [32:43] is the sub-list for method output_type
+	21, // [21:32] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_rank_proto_init() }
@@ -2940,7 +3017,7 @@ func file_rank_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_rank_proto_rawDesc), len(file_rank_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   40,
+			NumMessages:   41,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
