@@ -40,6 +40,8 @@ func readPrompts(o *object, name string) prompts {
 		o.failField(name, "must be a string, an array of strings, or token ids, not %s", kindOf(raw))
 	case len(items) == 0:
 		o.failField(name, "must not be an empty array")
+	case len(items) > maxSequences && (isKind(items[0], '"') || isKind(items[0], '[')):
+		o.failField(name, "must hold at most %d prompts, not %d", maxSequences, len(items))
 	case isKind(items[0], '"'):
 		p.texts, p.batch = o.strings(name), true
 	case isKind(items[0], '['):
@@ -55,9 +57,6 @@ func readPrompts(o *object, name string) prompts {
 		}
 	default:
 		p.ids = [][]int32{tokenIDs(o, name)}
-	}
-	if p.count() > maxSequences {
-		o.failField(name, "must hold at most %d prompts, not %d", maxSequences, p.count())
 	}
 	return p
 }

@@ -105,6 +105,8 @@ func TestRefusals(t *testing.T) {
 		{"stream a string", text, `{"prompt":[1],"stream":"yes"}`, refused{bad, "stream", "", "stream must be true or false, not a string"}},
 		{"n zero", text, `{"prompt":[1],"n":0}`, refused{bad, "n", "", "n must be at least 1, not 0"}},
 		{"n too large", chat, `{"messages":[{"role":"user","content":"a"}],"n":129}`, refused{bad, "n", "", "n must be at most 128, not 129"}},
+		{"too many prompts", text, `{"prompt":` + many("[1]", 2049) + `}`, refused{bad, "prompt", "", "prompt must hold at most 2048 prompts, not 2049"}},
+		{"too many texts", text, `{"prompt":` + many(`"a"`, 2049) + `}`, refused{bad, "prompt", "", "prompt must hold at most 2048 prompts, not 2049"}},
 		{"n times prompts", text, `{"prompt":` + many("[1]", 17) + `,"n":128}`, refused{bad, "n", "", "n is 128 for 17 prompts, but a request may have 2048 sequences: send fewer prompts or a smaller n"}},
 		{"n that differs", native, `{"text":["a","b"],"sampling_params":[{"n":1},{"n":2}]}`, refused{bad, "sampling_params[1].n", "", "sampling_params[1].n must be the same for all prompts, not 1 and 2"}},
 		{"best_of", text, `{"prompt":[1],"best_of":3,"n":2}`, refused{bad, "best_of", codeNotSupported, "best_of is not supported: leave it out, or send what n is; choose among n answers by their logprobs"}},
