@@ -152,6 +152,9 @@ func (c Config) checkLabels(refuse refusal) {
 		if !labelName.MatchString(name) || strings.HasPrefix(name, "__") || name == "le" {
 			refuse(flag, "has the label %q: use letters, digits and underscores, no digit first, and neither le nor two underscores first", name)
 		}
+		if metrics.Reserved(name) {
+			refuse(flag, "has the label %q, which some families have themselves: choose another name", name)
+		}
 	}
 	for name := range c.ExtraMetricLabels {
 		check("extra-metric-labels", name)

@@ -42,13 +42,13 @@ func TestValidate(t *testing.T) {
 		{"every fault", "all are told at once, each with its flag", func(c *Config) {
 			*c = Config{
 				Host: "", Port: -1, BootstrapPort: 70000, MaxBodyBytes: 0, DrainAccept: -time.Second, DrainTimeout: -time.Second,
-				ExtraMetricLabels: map[string]string{"1a": ""}, AllowedCustomLabels: []string{"a", "a", "le"}, Buckets: metrics.Buckets{TimeToFirstToken: []float64{-1}},
+				ExtraMetricLabels: map[string]string{"1a": ""}, AllowedCustomLabels: []string{"a", "a", "le", "outcome"}, Buckets: metrics.Buckets{TimeToFirstToken: []float64{-1}},
 				Rank: rank.Config{PageSize: -1, MaxTotalTokens: -1, LogLevel: "loud", ChunkedPrefillSize: -2, Disagg: rank.DisaggConfig{Mode: "both"}},
 			}
 		}, nil, []string{
 			"--model-path is missing", "--host is empty", "--port is -1", "--disaggregation-bootstrap-port is 70000", "--max-body-bytes is 0", "--drain-accept is -1s",
 			"--drain-timeout is -1s", "SGLANG_HEALTH_CHECK_TIMEOUT is 0s", `--extra-metric-labels has the label "1a"`,
-			`--tokenizer-metrics-allowed-custom-labels has the label "a" twice`, `--tokenizer-metrics-allowed-custom-labels has the label "le"`,
+			`--tokenizer-metrics-allowed-custom-labels has the label "a" twice`, `--tokenizer-metrics-allowed-custom-labels has the label "le"`, `--tokenizer-metrics-allowed-custom-labels has the label "outcome"`,
 			"--bucket-time-to-first-token is no list of bounds", "--page-size is -1", "--max-total-tokens is -1", "--max-running-requests is 0", "--max-prefill-tokens is 0",
 			"--decode-log-interval is 0", "--tp-size is 0", "--pp-size is 0", "--chunked-prefill-size is -2", "--swa-full-tokens-ratio is 0",
 			"--schedule-conservativeness is 0", "--session-timeout is 0s", `--log-level is "loud"`, `--disaggregation-mode is "both"`,

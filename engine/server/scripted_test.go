@@ -237,6 +237,15 @@ var seededTokenizer = sync.OnceValues(func() (*tokenizer.Tokenizer, error) {
 
 func newBench(t testing.TB, change func(*Config, *scriptedRank)) *bench {
 	t.Helper()
+	seen := &recorder{}
+	b := newBenchTelling(t, seen, ledgertest.New(), slog.NewTextHandler(io.Discard, nil), change)
+	b.seen = seen
+	return b
+}
+
+// newBenchTelling is newBench with a listener, a clock and a log of the test's.
+func newBenchTelling(t testing.TB, events Events, clock *ledgertest.Clock, log slog.Handler, change func(*Config, *scriptedRank)) *bench {
+	t.Helper()
 	words, err := seededTokenizer()
 	if err != nil {
 		t.Fatal(err)
@@ -252,12 +261,12 @@ func newBench(t testing.TB, change func(*Config, *scriptedRank)) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bench{rank: r, words: words, clock: ledgertest.New(), seen: &recorder{}}
+	b := &bench{rank: r, words: words, clock: clock}
 	if r.script == nil {
 		r.script = b.say(length(), "Hello", " world")
 	}
 	b.Server = New(cfg, Options{
-		Clock: b.clock, Events: b.seen, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Clock: b.clock, Events: events, Log: slog.New(log),
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "# metrics\n") }),
 	})
 	if err := b.Attach(r, words); err != nil {
