@@ -96,7 +96,7 @@ func NewFront(backend Backend, labels FrontLabels, buckets Buckets, clock ledger
 // Reserved reports whether a family that carries custom or extra labels has a label of the name itself.
 func Reserved(name string) bool {
 	return slices.ContainsFunc(families, func(f *Family) bool {
-		return (f.Source == FromScheduler || f.Source == FromFront || f.Source == FromHTTP) && slices.Contains(f.Labels, name)
+		return slices.Contains([]Source{FromScheduler, FromCache, FromFront, FromHTTP}, f.Source) && slices.Contains(f.Labels, name)
 	})
 }
 

@@ -151,8 +151,7 @@ func (c Config) checkLabels(refuse refusal) {
 	check := func(flag, name string) {
 		if !labelName.MatchString(name) || strings.HasPrefix(name, "__") || name == "le" {
 			refuse(flag, "has the label %q: use letters, digits and underscores, no digit first, and neither le nor two underscores first", name)
-		}
-		if metrics.Reserved(name) {
+		} else if metrics.Reserved(name) {
 			refuse(flag, "has the label %q, which some families have themselves: choose another name", name)
 		}
 	}
