@@ -58,7 +58,7 @@ func TestRefusals(t *testing.T) {
 		{"array", text, `[1]`, refused{bad, "", codeInvalidJSON, "the request body must be a JSON object, not an array"}},
 		{"null", text, `null`, refused{bad, "", codeInvalidJSON, "the request body must be a JSON object, not null"}},
 		{"too deep", text, `{"prompt":` + strings.Repeat("[", 11000/4), refused{bad, "", codeInvalidJSON, "the request body is not valid JSON at line 1 column 2760: unexpected end of JSON input"}},
-		{"too large", text, `{"prompt":"` + strings.Repeat("a", 5000) + `"}`, refused{413, "", codeTooLarge, "the request body is larger than the 4096 bytes that --max-body-bytes allows"}},
+		{"too large", text, `{"prompt":"` + strings.Repeat("a", 20000) + `"}`, refused{413, "", codeTooLarge, "the request body is larger than the 16384 bytes that --max-body-bytes allows"}},
 
 		{"unknown model", text, `{"model":"gpt-9","prompt":"a"}`, refused{404, "model", codeModelNotFound, `model "gpt-9" does not exist: this engine serves "tiny"`}},
 		{"model of a wrong type", text, `{"model":1,"prompt":"a"}`, refused{bad, "model", "", "model must be a string, not the number 1"}},
@@ -72,7 +72,6 @@ func TestRefusals(t *testing.T) {
 		{"token beyond the vocabulary", text, `{"prompt":[320]}`, refused{bad, "prompt[0]", "", "prompt[0] is token 320, but the model's tokens end at 319"}},
 		{"token of a wrong type", text, `{"prompt":[1,"a"]}`, refused{bad, "prompt[1]", "", "prompt[1] must be an integer, not a string"}},
 		{"prompt longer than the pool", text, `{"prompt":` + many("1", 96) + `}`, refused{bad, "prompt", codeContextLength, "prompt has 96 tokens, but at most 95 fit: the context is 128 tokens and the KV pool 96, and one token must be left for the answer"}},
-		{"too many prompts", "/v1/tokenize", `{"prompt":` + many(`""`, 1300) + `}`, refused{200, "", "", ""}},
 
 		{"negative max_tokens", text, `{"prompt":"a","max_tokens":-1}`, refused{bad, "max_tokens", "", "max_tokens must be at least 1, not -1"}},
 		{"huge max_tokens", text, `{"prompt":[1],"max_tokens":1000000000}`, refused{bad, "max_tokens", codeContextLength, "max_tokens is 1000000000 and the prompt has 1 tokens, but the context is 128: send at most 127"}},

@@ -252,7 +252,7 @@ func newBenchTelling(t testing.TB, events Events, clock *ledgertest.Clock, log s
 	}
 	cfg := Default()
 	cfg.ModelPath, cfg.ServedModelName = filepath.Join("models", "tiny"), "tiny"
-	cfg.MaxBodyBytes = 4096
+	cfg.MaxBodyBytes = 1 << 14
 	r := newScriptedRank()
 	if change != nil {
 		change(&cfg, r)
