@@ -68,6 +68,17 @@ func readPolicyEnvironment(r *rank.Config, lookup func(string) (string, bool)) e
 		}
 		r.CacheHitRateWindow = time.Duration(number * float64(time.Second))
 	}
+	for _, name := range []string{"SLUICE_TEST_REQUEST_TIME_STATS", "SGLANG_TEST_REQUEST_TIME_STATS"} {
+		text, set := lookup(name)
+		if !set {
+			continue
+		}
+		var err error
+		if r.AssertTimes, err = strconv.ParseBool(text); err != nil {
+			return fmt.Errorf("%s is %q: give true or false", name, text)
+		}
+		break
+	}
 	text, set := lookup("SGLANG_TEST_RETRACT")
 	if !set {
 		return nil

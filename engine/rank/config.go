@@ -98,6 +98,8 @@ type Config struct {
 	Threads  int    `json:"threads"`  // of the device; 0: GOMAXPROCS
 	LogLevel string `json:"logLevel"` // debug, info, warn or error; empty: info
 
+	// AssertTimes makes a request whose times can't be true end the rank's process, with its rid and the times. For tests.
+	AssertTimes bool `json:"assertTimes,omitempty"`
 	// TestRetractSteps > 0 retracts one request every so many decode steps, memory or not. For tests.
 	TestRetractSteps int `json:"testRetractSteps,omitempty"`
 }

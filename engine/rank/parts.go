@@ -208,6 +208,7 @@ func schedulerConfig(cfg Config, info Info, made runner.Info) scheduler.Config {
 		MixedChunk:          cfg.EnableMixedChunk,
 		Seed:                cfg.Seed,
 		TestRetractSteps:    cfg.TestRetractSteps,
+		AssertTimes:         cfg.AssertTimes,
 		WeightBytes:         info.WeightBytes,
 		KVBytes:             info.KVBytes,
 		AvailableBytes:      made.Device.MemoryFreeBytes,

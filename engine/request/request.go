@@ -246,7 +246,7 @@ type Finish struct {
 	PrefillEndWallNanos   int64
 
 	// ComputedTokens of the prompt were computed for the first time, and ReprocessedTokens of prompt and answer again after
-	// retractions. Prompt tokens = ComputedTokens + CachedTokens once the prompt is computed, on the engine that computes it.
+	// retractions. PromptTokens = ComputedTokens + CachedTokens once the prompt is computed, on the engine that computes it.
 	ComputedTokens    int
 	ReprocessedTokens int
 

@@ -33,20 +33,40 @@ type passes struct {
 	vain     int64 // computed by steps for requests that had ended meanwhile; in no pass any more
 }
 
+// promptBook is where the KV of a sequence's prompt came from the first time that the sequence had it. What it computes again
+// after it lost its pages is counted apart.
+//
+// Invariant: received + cached + computed = min(reached, the prompt's length); a pass ends with reached >= that length.
+type promptBook struct {
+	received int // from a prefill rank
+	cached   int // from the prefix cache
+	computed int // by its own steps
+	again    int // tokens of prompt and answer that its steps computed once more
+	reached  int // tokens whose KV it had at one time or another
+}
+
+// extend says that the sequence has the KV of its first to tokens, and gives how many of the prompt are new.
+func (b *promptBook) extend(to, prompt int) (fresh int) {
+	fresh = max(min(to, prompt)-min(b.reached, prompt), 0)
+	b.reached = max(b.reached, to)
+	return fresh
+}
+
 // beginPass follows the admission of a sequence, which found so many of its tokens.
 func (s *Scheduler) beginPass(q *sequence, found int) {
+	q.book.cached += q.book.extend(found, q.prompt)
 	q.pass = pass{open: true, tokens: len(q.tokens), found: found}
 	s.passes.admitted += int64(q.pass.tokens)
 	s.passes.found += int64(found)
 }
 
-// bookChunk follows the computation of a chunk; last says that it ends the pass.
+// bookChunk follows the computation of a chunk that ends at q.computed; last says that it ends the pass.
 func (s *Scheduler) bookChunk(q *sequence, tokens int, last bool) {
 	q.pass.computed += tokens
 	s.passes.computed += int64(tokens)
-	if q.retractions == 0 && s.cfg.Role != Decode {
-		q.fresh += tokens
-	}
+	fresh := min(q.book.extend(q.computed, q.prompt), tokens)
+	q.book.computed += fresh
+	q.book.again += tokens - fresh
 	if !last {
 		return
 	}
@@ -54,9 +74,9 @@ func (s *Scheduler) bookChunk(q *sequence, tokens int, last bool) {
 		s.violate(ledger.LawPromptTokens, fmt.Errorf("request %s: %d tokens are computed, %d were found and %d computed, %d times retracted",
 			q.req.RID, p.tokens, p.found, p.computed, q.retractions))
 	}
-	if p := q.pass; q.retractions == 0 && s.cfg.Role != Decode && q.prompt != q.cached+q.fresh {
-		s.violate(ledger.LawPromptTokens, fmt.Errorf("request %s: the prompt has %d tokens, %d were cached and %d computed: %+v",
-			q.req.RID, q.prompt, q.cached, q.fresh, p))
+	if b := q.book; q.prompt != b.received+b.cached+b.computed {
+		s.violate(ledger.LawPromptTokens, fmt.Errorf("request %s: the prompt has %d tokens, %d were received, %d cached and %d computed",
+			q.req.RID, q.prompt, b.received, b.cached, b.computed))
 	}
 	q.pass.open = false
 }
@@ -141,7 +161,7 @@ func (s *Scheduler) closeBooks(q *sequence, f *request.Finish) {
 	r := q.timeline.Record()
 	r.Transfer = s.transferred(q)
 	f.Timeline, f.QueueNanos = r, r.QueueNanos
-	f.ComputedTokens, f.ReprocessedTokens = q.fresh, q.reprocessed
+	f.ComputedTokens, f.ReprocessedTokens = q.book.computed, q.book.again
 	if err := r.Check(); err != nil {
 		s.violate(ledger.LawStages, fmt.Errorf("request %s: %w", q.req.RID, err))
 	}

@@ -170,6 +170,7 @@ func (s *Scheduler) arrive(q *sequence) {
 	s.digest.note(notedToken, uint64(q.arrival), uint64(uint32(first.Token)))
 	q.logprobs.takeFirst(first)
 	q.computed, q.launched = q.prompt, q.prompt
+	q.book.received += q.book.extend(q.prompt, q.prompt)
 	s.becomeWaiting(q)
 }
 

@@ -52,6 +52,8 @@ type side struct {
 	sinks []*inboxSink // by request
 	gone  []bool       // by request: the other side knows that it was aborted here
 	asked *controlMsg  // of the next step
+
+	stepped func() // is called after each step; nil: nobody asked
 }
 
 func newLife(t *testing.T, rng *rand.Rand, roles []Role) *life {
@@ -212,6 +214,9 @@ func (x *side) step() {
 		x.t.Fatalf("a pause counts as retraction for memory: %v, then %v", told, x.said.retracted)
 	}
 	x.order(waiting)
+	if x.stepped != nil {
+		x.stepped()
+	}
 }
 
 // count verifies that every request is live or has ended, and that the load says so.

@@ -62,13 +62,8 @@ func (s *Scheduler) reuse(q *sequence, f found) {
 	again := q.retractions > 0
 	s.admitted.add(0, tokens, again)
 	s.beginPass(q, tokens)
-	if again {
-		if s.cfg.Role == Prefill && q.req.LogMetrics {
-			s.deps.Reporter.PrefillRetried()
-		}
-		q.reprocessed += len(q.tokens) - tokens
-	} else {
-		q.cached = tokens
+	if again && s.cfg.Role == Prefill && q.req.LogMetrics {
+		s.deps.Reporter.PrefillRetried()
 	}
 	if tokens > 0 {
 		s.adopt(q, f, tokens)

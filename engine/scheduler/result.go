@@ -67,7 +67,7 @@ func (s *Scheduler) handOver(q *sequence, first Sampled) {
 		s.finish(q, request.Finish{Type: request.FinishLength, Outcome: request.OutcomeLength})
 		return
 	}
-	handed := disagg.First{Token: first.Token, Logprob: first.Logprob, CachedTokens: q.cached, Seed: q.seed}
+	handed := disagg.First{Token: first.Token, Logprob: first.Logprob, CachedTokens: q.book.cached, Seed: q.seed}
 	handed.Logprobs, handed.Prompt = q.logprobs.handOver()
 	q.sending.Finish(handed)
 	s.becomeInflight(q)
@@ -109,7 +109,7 @@ func (s *Scheduler) tell(q *sequence, f *request.Finish) {
 		Logprobs:         answer,
 		PromptLogprobs:   prompt,
 		PromptTokens:     q.prompt,
-		CachedTokens:     q.cached + q.first.CachedTokens,
+		CachedTokens:     q.book.cached + q.first.CachedTokens,
 		CompletionTokens: q.generated(),
 		Retractions:      q.retractions,
 		Finish:           f,

@@ -71,10 +71,8 @@ type sequence struct {
 
 	overtaken   int // later requests that were admitted before it
 	retractions int // times that it lost its pages, for whatever reason
-	cached      int // tokens that its first admission found in the cache
-	reprocessed int // tokens that were computed again after retractions
 	pass        pass
-	fresh       int // tokens of the prompt that were computed before any retraction
+	book        promptBook
 
 	session *session // that it is a turn of; nil: of none
 	follows int      // the session's turn that it goes on from, -1: none
