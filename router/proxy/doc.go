@@ -9,8 +9,8 @@
 //
 //  1. Read the whole body, at most MaxBodyBytes.
 //  2. Take engines from the fleet; wait up to QueueTimeout for some to be usable.
-//  3. Send the body to both, with bootstrap_host, bootstrap_port and a fresh bootstrap_room; a unified engine gets it as
-//     it is.
+//  3. Send the body to both, with bootstrap_host, bootstrap_port and a fresh bootstrap_room, in one trace; a unified engine
+//     gets it as it is.
 //  4. Wait for the decode engine's first bytes, or for either side to fail. Before the first byte a failure of either
 //     cancels the other; the next pair is tried unless the engine said that the request itself is at fault.
 //  5. Stream the answer byte for byte. From here on nothing is tried again: an engine that breaks off ends the stream

@@ -22,6 +22,7 @@ func (e *exchange) run(ctx context.Context, body []byte, l layout) *failure {
 	if e.lease.Prefill == nil {
 		return e.unified(ctx, body)
 	}
+	joinTrace(e.c.r.Header)
 	pe := e.lease.Prefill.Engine
 	paired := withMeeting(body, l, meeting{host: pe.BootstrapHost, port: pe.BootstrapPort, room: e.p.cfg.Room()})
 

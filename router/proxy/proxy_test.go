@@ -54,7 +54,7 @@ func TestPair(t *testing.T) {
 			s := newSet(t, 1, 1, 0)
 			rt := newRouter(t, routerOptions{engines: s.all})
 			got := rt.do(t.Context(), http.MethodPost, route+"?x=1", `{"prompt":"hi","stream":true}`, http.Header{
-				"Traceparent": {"00-1-2-01"}, "X-Custom-Labels": {"{}"}, "Authorization": {"Bearer k"}, "Connection": {"X-Hop"}, "X-Hop": {"1"}, "Te": {"trailers"},
+				"Traceparent": {"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}, "X-Custom-Labels": {"{}"}, "Authorization": {"Bearer k"}, "Connection": {"X-Hop"}, "X-Hop": {"1"}, "Te": {"trailers"},
 			})
 			if d := cmp.Diff(reply{Status: 200, Body: stream}, got, ignoreHeader); d != "" {
 				t.Errorf("answer (-want +got):\n%s", d)
@@ -72,7 +72,7 @@ func TestPair(t *testing.T) {
 			}
 			for _, r := range []received{p, d} {
 				delete(r.header, "Content-Length")
-				want := http.Header{"Traceparent": {"00-1-2-01"}, "X-Custom-Labels": {"{}"}, "Authorization": {"Bearer k"}}
+				want := http.Header{"Traceparent": {"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}, "X-Custom-Labels": {"{}"}, "Authorization": {"Bearer k"}}
 				if diff := cmp.Diff(want, r.header, cmpopts.IgnoreMapEntries(func(k string, _ []string) bool { return k == "User-Agent" })); diff != "" {
 					t.Errorf("%s got headers (-want +got):\n%s", r.engine, diff)
 				}
