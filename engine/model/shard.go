@@ -102,3 +102,23 @@ func (s Shard) Layers() (from, to int) { return s.layers.from, s.layers.to }
 
 // KVHeads gives the model's key-value heads [from, to) whose keys and values the rank holds.
 func (s Shard) KVHeads() (from, to int) { return s.kvHeads.from, s.kvHeads.to }
+
+// Heads is the number of query heads that the rank computes.
+func (s Shard) Heads() int { return s.heads.len() }
+
+// LayerElements is the number of elements of the linear weights of one of the rank's layers.
+func (s Shard) LayerElements(c Config) int64 {
+	q, kv := int64(s.heads.len()*c.HeadDim), int64(s.kvHeads.len()*c.HeadDim)
+	return int64(c.HiddenSize) * (2*q + 2*kv + 3*int64(s.inter.len()))
+}
+
+// HeadElements is the number of elements of the rank's part of the head; 0 elsewhere than on the last stage.
+func (s Shard) HeadElements(c Config) int64 {
+	if !s.last {
+		return 0
+	}
+	return int64(c.HiddenSize) * int64(s.vocab.len())
+}
+
+// EmbeddingRows reports whether the rank looks up the embeddings of a step's tokens: on the first stage.
+func (s Shard) EmbeddingRows() bool { return s.first }

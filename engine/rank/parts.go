@@ -91,6 +91,9 @@ func assemble(ctx context.Context, cfg Config, world *parallel.World, log *slog.
 	if cfg.Metrics.DeviceTimer {
 		deps.Busy = p.runner.BusyNanos
 	}
+	if cfg.Metrics.MFU {
+		deps.Cost = p.runner.Cost
+	}
 	decides := schedulerConfig(cfg, p.info, p.runner.Info())
 	if world != nil {
 		deps.Peers, decides.Stages = world.Peers(), place.PPSize

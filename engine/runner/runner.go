@@ -85,6 +85,7 @@ type Runner struct {
 	casts     []byte          // what the sampling rank told last
 	model     *model.Llama
 	info      Info
+	costs     costs
 	pages     *PageStore
 	sampler   sampling.Sampler
 	checker   checker
@@ -177,6 +178,7 @@ func (r *Runner) load(cfg Config) error {
 	}
 	r.info.MaxTotalTokens, r.info.MaxWindowTokens = pages.Full*cfg.PageSize, pages.Window*cfg.PageSize
 	r.info.KVBytes = r.info.bytes(pages)
+	r.costs = newCosts(m, r.info)
 	began = time.Now()
 	if r.pages, err = newPageStore(r.device, r.info, pages); err != nil {
 		return err

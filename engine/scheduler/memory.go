@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/sluice-dev/sluice/engine/kvcache"
+	"github.com/sluice-dev/sluice/engine/ledger"
 )
 
 // What a sequence gets and gives back. Nothing else calls the pool's Alloc, Free, Hold and Release.
@@ -16,6 +17,9 @@ type held struct {
 	prefix kvcache.Handle // pages of the cache
 	hand   *handoff       // until it is settled; nil: there is none
 	step   int64          // and until this step is over
+
+	kept  bool           // a transfer keeps pages of a request that is counted, on a decode rank
+	since ledger.Instant // then
 }
 
 // newPools makes the pools of the device and the prefix cache over them.
@@ -82,13 +86,19 @@ func (s *Scheduler) releasePages(q *sequence) {
 	if q.sending != nil && q.sent == 0 {
 		hand = nil // nothing was given to the transfer, and q may need the pages again before it is over
 	}
-	s.giveBack(held{pages: q.pages[q.prefix.Pages():], window: q.ownWindow(), prefix: q.prefix, hand: hand, step: q.step})
+	s.giveBack(held{pages: q.pages[q.prefix.Pages():], window: q.ownWindow(), prefix: q.prefix, hand: hand, step: q.step, kept: s.keeps(q)})
 	q.pages, q.window, q.slid, q.prefix = nil, nil, 0, kvcache.Handle{}
+}
+
+// keeps reports whether a transfer keeps the pages of an ended request from being free, on a decode rank.
+func (s *Scheduler) keeps(q *sequence) bool {
+	return s.cfg.Role == Decode && q.req.LogMetrics && q.hand != nil && !s.settledHand(q.hand)
 }
 
 // giveBack frees pages and unlocks those of the cache, now or once nobody touches them any more.
 func (s *Scheduler) giveBack(h held) {
 	if !s.settled(h) {
+		h.since = s.deps.Clock.Now()
 		s.pool.Hold(h.pages)
 		if s.windowed() {
 			s.window.Hold(h.window)
@@ -135,6 +145,9 @@ func (s *Scheduler) settleHeld() {
 			s.window.Release(h.window)
 		}
 		s.unlock(&h.prefix)
+		if h.kept {
+			s.deps.Reporter.KVReleased(h.hand.release(), s.deps.Clock.Now().Sub(h.since))
+		}
 		return true
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"runtime"
 	"slices"
 	"strconv"
@@ -227,6 +228,10 @@ func (h *harness) command(line string) string {
 			break
 		}
 		h.s.reserve.ratio = int64(args{h: h, named: map[string]string{"n": a.bare[0]}}.number("n", 0))
+	case "snapshot": // fields of the last report
+		h.snapshot(a.bare)
+	case "events": // their sums
+		h.events()
 	case "load":
 		raw, err := json.Marshal(h.s.Load())
 		if err != nil {
@@ -240,6 +245,48 @@ func (h *harness) command(line string) string {
 		return ""
 	}
 	return strings.Join(h.lines, "\n") + "\n"
+}
+
+// snapshot prints fields of the last report.
+func (h *harness) snapshot(fields []string) {
+	last := h.said.snapshots[len(h.said.snapshots)-1]
+	var said []string
+	for _, name := range fields {
+		v := reflect.ValueOf(last).FieldByName(name)
+		if !v.IsValid() {
+			h.t.Fatalf("a report has no field %q", name)
+		}
+		said = append(said, fmt.Sprintf("%s %v", name, v.Interface()))
+	}
+	h.printf("%s: %s", last.Kind, strings.Join(said, ", "))
+}
+
+// events prints the sums of what is counted, as far as there is something.
+func (h *harness) events() {
+	r := h.said
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range []struct {
+		name string
+		sums any
+		zero bool
+	}{
+		{"retracted requests, prompt and answer tokens", r.retracted, r.retracted == [3]int{}},
+		{"tokens computed, found, decoded", r.realtime, r.realtime == [3]int{}},
+		{"tokens computed and found for the first time", r.effective, r.effective == [2]int{}},
+		{"evictions, tokens", r.evicted, r.evicted == [2]int{}},
+		{"first waits", r.queue, r.queue == 0},
+		{"first waits by priority", r.queueOf, len(r.queueOf) < 2},
+		{"rejected", r.rejected, len(r.rejected) == 0},
+		{"prefill retries", r.retries, r.retries == 0},
+		{"released", r.released, len(r.released) == 0},
+		{"failed bootstraps, transfers", r.failed, r.failed == [2]int{}},
+		{"busy", r.forward, len(r.forward) == 0},
+	} {
+		if !e.zero {
+			h.printf("%s: %v", e.name, e.sums)
+		}
+	}
 }
 
 func (h *harness) engine(a args) {
@@ -265,10 +312,18 @@ func (h *harness) engine(a args) {
 	if cfg.depth() == 1 {
 		h.tape.onBatch = h.batch
 	}
-	s, err := New(cfg, Deps{
+	deps := Deps{
 		Executor: h.tape, Clock: h.clock, Reporter: h.said, Decoder: letters{}, Log: quiet(),
 		Sender: wireSender{h.wire}, Receiver: wireReceiver{h.wire},
-	})
+	}
+	if each := h.duration(a, "busy"); each > 0 { // of each step
+		busy := int64(0)
+		deps.Busy = func() int64 {
+			busy += each
+			return busy
+		}
+	}
+	s, err := New(cfg, deps)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -323,7 +378,7 @@ func (h *harness) duration(a args, key string) int64 {
 func (h *harness) submit(a args) {
 	rid := a.bare[0]
 	r := &request.Request{
-		RID: rid, LogMetrics: true, PromptIDs: h.prompt(a, rid), CacheKey: a.named["key"],
+		RID: rid, LogMetrics: true, PromptIDs: h.prompt(a, rid), CacheKey: a.named["key"], RoutingKey: a.named["routing"],
 		Sampling: request.Sampling{
 			MaxNewTokens: a.number("max", 4), MinNewTokens: a.number("min", 0), Seed: new(int64(a.number("seed", 0))),
 			IgnoreEOS: a.named["eos"] == "ignore",

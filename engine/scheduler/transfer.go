@@ -5,6 +5,7 @@ import (
 
 	"github.com/sluice-dev/sluice/engine/disagg"
 	"github.com/sluice-dev/sluice/engine/request"
+	"github.com/sluice-dev/sluice/engine/scheduler/report"
 )
 
 // Transfer is one request's hand-over, seen from either side. Its methods never block and are called from the
@@ -91,5 +92,24 @@ func (h *handoff) look() {
 func (h *handoff) abort(reason error) {
 	if h.transfer != nil {
 		h.transfer.Abort(reason)
+	}
+}
+
+// release says why nobody touches the pages of this rank's part any more.
+func (h *handoff) release() report.ReleaseOutcome {
+	if h.own() != disagg.Failed {
+		return report.ReleaseDrained
+	}
+	var e *disagg.Error
+	_, err := h.ownFailure()
+	switch {
+	case !errors.As(err, &e):
+		return report.ReleaseError
+	case e.Reason == disagg.ReasonAborted || e.Reason == disagg.ReasonPeerAborted:
+		return report.ReleaseDrained
+	case e.Reason == disagg.ReasonTimeout:
+		return report.ReleaseTimeout
+	default:
+		return report.ReleaseError
 	}
 }
