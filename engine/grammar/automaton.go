@@ -43,6 +43,9 @@ type automaton struct {
 	limits Limits
 	keep   int // bytes to keep at most
 
+	// spent is the steps of the call under way. With allowance > 0 the call gives up once spent > allowance.
+	spent, allowance int
+
 	generation uint64 // of states and frames; it ends when too much is kept
 	bytes      int    // kept, an estimate
 	states     map[string]*state
@@ -83,6 +86,15 @@ func (a *automaton) reset() {
 
 // full reports whether a generation is to end.
 func (a *automaton) full() bool { return a.bytes > a.keep }
+
+// spend counts steps; it reports whether there were too many for a call that must be quick.
+func (a *automaton) spend(steps int) (over bool) {
+	a.spent += steps
+	return a.over()
+}
+
+// over reports whether the call under way gives up.
+func (a *automaton) over() bool { return a.allowance > 0 && a.spent > a.allowance }
 
 // adopt gives the state of this generation that is equal to one of another.
 func (a *automaton) adopt(s *state) *state {
@@ -205,6 +217,7 @@ func (a *automaton) step(s *state, x byte) *state {
 	if next := s.next[class]; next != nil {
 		return next
 	}
+	a.spend(1 + len(s.configurations))
 	next := a.successor(s, a.nfa.sample[class])
 	s.next[class] = next
 	return next

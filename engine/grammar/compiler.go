@@ -75,9 +75,11 @@ type Config struct {
 	// default is nothing, a space, or a line feed and up to 32 spaces or tabs: texts may be compact, on one line or
 	// indented, and can't go on with white space for ever. `` by itself is NoWhitespace.
 	Whitespace string
-	// Grammars is how many compiled sources are kept at most; 128 by default.
-	Grammars int
-	// KeepBytes is how much each grammar keeps of what it found out, besides what one step needs; 32 MiB by default.
+	// CacheBytes is what all grammars together keep, an estimate of the memory: sources, automata and what they found out;
+	// 256 MiB by default, some hundred grammars of the usual size. Beyond it the one that was not used for longest goes.
+	CacheBytes int
+	// KeepBytes is how much one grammar keeps of what it found out, besides what one step needs, so that one of many states
+	// does not push all others out; an eighth of CacheBytes by default.
 	KeepBytes int
 }
 
@@ -96,7 +98,7 @@ type Compiler struct {
 
 	mu      sync.Mutex
 	entries map[Spec]*entry
-	recent  *list.List // of *entry that are done, most recent first
+	cache   cache
 }
 
 // entry is a source that was asked for.
@@ -107,7 +109,10 @@ type entry struct {
 	done    chan struct{}      // closed when grammar or err is set
 	grammar *Grammar
 	err     error
-	place   *list.Element // in recent, once done
+	built   bool // done is closed
+
+	place *list.Element // in the cache; nil while it isn't there
+	bytes int           // counted by the cache, 0 while it isn't there
 }
 
 // NewCompiler makes a compiler. The vocabulary must not change afterwards.
@@ -116,11 +121,11 @@ func NewCompiler(v Vocabulary, c Config) (*Compiler, error) {
 		return nil, err
 	}
 	c.Limits = c.Limits.withDefaults()
-	if c.Grammars == 0 {
-		c.Grammars = 128
+	if c.CacheBytes == 0 {
+		c.CacheBytes = 256 << 20
 	}
 	if c.KeepBytes == 0 {
-		c.KeepBytes = 32 << 20
+		c.KeepBytes = c.CacheBytes / 8
 	}
 	if c.Whitespace == "" {
 		c.Whitespace = DefaultWhitespace
@@ -134,7 +139,7 @@ func NewCompiler(v Vocabulary, c Config) (*Compiler, error) {
 	}
 	return &Compiler{
 		trie: newTrie(&v), tokens: v.Tokens, config: c, whitespace: re,
-		entries: map[Spec]*entry{}, recent: list.New(),
+		entries: map[Spec]*entry{}, cache: cache{most: c.CacheBytes},
 	}, nil
 }
 
@@ -165,9 +170,7 @@ func (c *Compiler) Obtain(ctx context.Context, spec Spec) (g *Grammar, found boo
 		c.entries[spec] = e
 		go c.build(build, e)
 	}
-	if e.place != nil {
-		c.recent.MoveToFront(e.place)
-	}
+	c.cache.touch(e)
 	e.waiters++
 	c.mu.Unlock()
 	defer c.leave(e)
@@ -191,7 +194,7 @@ func (c *Compiler) leave(e *entry) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e.waiters--
-	if e.waiters == 0 && e.place == nil {
+	if e.waiters == 0 && !e.built {
 		e.cancel()
 		// Who comes now must not get the error of the cancelled build.
 		if c.entries[e.spec] == e {
@@ -204,18 +207,18 @@ func (c *Compiler) leave(e *entry) {
 func (c *Compiler) build(ctx context.Context, e *entry) {
 	defer e.cancel()
 	e.grammar, e.err = c.compile(ctx, e.spec)
+	if e.grammar != nil {
+		e.grammar.compiler, e.grammar.entry = c, e
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.entries[e.spec] == e {
-		if errors.Is(e.err, context.Canceled) {
-			delete(c.entries, e.spec)
-		} else {
-			e.place = c.recent.PushFront(e)
-		}
-	}
-	for c.recent.Len() > c.config.Grammars {
-		oldest := c.recent.Remove(c.recent.Back()).(*entry)
-		delete(c.entries, oldest.spec)
+	e.built = true
+	switch {
+	case c.entries[e.spec] != e: // nobody wants it any more
+	case errors.Is(e.err, context.Canceled):
+		delete(c.entries, e.spec)
+	default:
+		c.count(e)
 	}
 	close(e.done)
 }
@@ -250,7 +253,7 @@ func (c *Compiler) compile(ctx context.Context, spec Spec) (g *Grammar, err erro
 		return nil, &InvalidError{fmt.Sprintf("must be %s, %s or %s", JSONSchema, Regex, JSONObject), "kind"}
 	}
 	n := b.finish()
-	g = &Grammar{tokens: c.tokens, schemas: schemas, states: len(n.nodes), automaton: newAutomaton(n, c.trie, limits, c.config.KeepBytes)}
+	g = &Grammar{tokens: c.tokens, schemas: schemas, states: len(n.nodes), fixed: n.bytes(), automaton: newAutomaton(n, c.trie, limits, c.config.KeepBytes)}
 	// The first mask is asked for on the hot path; it is ready by then.
 	if err := g.automaton.mask(g.automaton.start).err; err != nil {
 		return nil, err
@@ -263,9 +266,33 @@ type Grammar struct {
 	tokens  [][]byte
 	schemas int
 	states  int
+	fixed   int // bytes of the automaton without what it finds out
+
+	compiler *Compiler // nil: nobody keeps it
+	entry    *entry
 
 	mu        sync.Mutex
 	automaton *automaton
+	counted   int // the automaton's bytes that the cache knows of
+}
+
+// begin begins a call, with the grammar locked, that gives up after so many steps; 0: never.
+func (g *Grammar) begin(allowance int) { g.automaton.spent, g.automaton.allowance = 0, allowance }
+
+// end ends a call: it unlocks the grammar and tells the cache what it takes now.
+func (g *Grammar) end() {
+	grown := g.automaton.bytes != g.counted
+	g.automaton.allowance = 0
+	if c := g.compiler; c != nil {
+		c.mu.Lock()
+		if grown {
+			c.count(g.entry)
+		} else {
+			c.cache.touch(g.entry)
+		}
+		c.mu.Unlock()
+	}
+	g.mu.Unlock()
 }
 
 // Words is how many uint64s a mask has.

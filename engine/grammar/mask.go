@@ -20,11 +20,15 @@ type local struct {
 	err   error
 }
 
-// local gives what tokens do from a configuration.
+// local gives what tokens do from a configuration; nil when that takes too long for a call that must be quick.
 func (a *automaton) local(c configuration) *local {
 	s := a.beginning(c)
 	if s.part == nil {
-		s.part = a.walkLocal(s)
+		part := a.walkLocal(s)
+		if part == nil {
+			return nil
+		}
+		s.part = part
 		a.bytes += 100 + 4*len(s.part.ids) + 8*len(s.part.bits) + 4*len(s.part.leave)
 	}
 	return s.part
@@ -60,7 +64,8 @@ func (a *automaton) alike(at, count int32) int32 {
 	return count
 }
 
-// walkLocal walks the vocabulary from a state whose frames end where the rule does, so that canEnd means its end.
+// walkLocal walks the vocabulary from a state whose frames end where the rule does, so that canEnd means its end. Nil as in
+// local.
 func (a *automaton) walkLocal(from *state) *local {
 	t, out := a.trie, &local{}
 	states, left := make([]*state, t.longest+1), make([]bool, t.longest+1)
@@ -69,6 +74,9 @@ func (a *automaton) walkLocal(from *state) *local {
 		d := t.depth[i]
 		s := a.step(states[d-1], t.bytes[i])
 		out.work += 1 + len(s.configurations)
+		if a.spend(1 + len(s.configurations)) {
+			return nil
+		}
 		if out.work > a.limits.MaskWork {
 			return &local{work: out.work, err: &LimitError{"steps for a mask", a.limits.MaskWork}}
 		}
@@ -98,7 +106,7 @@ func set(bits []uint64, ids []int32) {
 	}
 }
 
-// mask gives the tokens that may come in a state. Tokens are allowed when the state after them is not dead.
+// mask gives the tokens that may come in a state; nil as in local. Tokens are allowed when the state after them is not dead.
 func (a *automaton) mask(s *state) *mask {
 	if s.kept != nil {
 		return s.kept
@@ -108,6 +116,9 @@ func (a *automaton) mask(s *state) *mask {
 	var leave []int32
 	for _, c := range s.configurations {
 		l := a.local(c)
+		if l == nil || a.spend(1+a.trie.words/wordsPerStep) {
+			return nil
+		}
 		work += l.work
 		if l.err != nil {
 			out.err = l.err
@@ -123,6 +134,9 @@ func (a *automaton) mask(s *state) *mask {
 	}
 	slices.Sort(leave)
 	work += a.walkLeaving(s, slices.Compact(leave), out.bits)
+	if a.over() {
+		return nil
+	}
 	if s.canEnd {
 		set(out.bits, a.trie.end)
 	}
@@ -136,6 +150,9 @@ func (a *automaton) mask(s *state) *mask {
 	a.bytes += 64 + 8*len(out.bits)
 	return out
 }
+
+// wordsPerStep is how many words of a mask are joined in about the time of a step.
+const wordsPerStep = 64
 
 func empty(bits []uint64) bool {
 	for _, word := range bits {
@@ -171,6 +188,9 @@ func (a *automaton) walkLeaving(from *state, subtrees []int32, bits []uint64) (w
 			d := t.depth[i]
 			s := a.step(states[d-1], t.bytes[i])
 			work += 1 + len(s.configurations)
+			if a.spend(1+len(s.configurations)) || work > a.limits.MaskWork {
+				return work
+			}
 			if s.dead() {
 				i = int(t.skip[i])
 				continue

@@ -1,6 +1,9 @@
 package grammar
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Matcher is the place of one text in a grammar. One goroutine uses it at a time; several matchers of one grammar may be
 // used at once.
@@ -25,57 +28,96 @@ func (m *Matcher) Clone() *Matcher {
 // Limits allow, the error says so and dst is undefined. Both come of a source that is too ambiguous, or of a vocabulary
 // without all bytes.
 func (m *Matcher) Mask(dst []uint64) error {
-	g := m.grammar
-	if m.ended {
-		clear(dst)
-		set(dst, g.automaton.trie.end)
-		return nil
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	m.enter()
-	k := g.automaton.mask(m.state)
-	if k.err != nil {
-		return fmt.Errorf("mask the next token: %w", k.err)
-	}
-	clear(dst[copy(dst, k.bits):])
-	return nil
+	m.grammar.mu.Lock()
+	m.grammar.begin(0)
+	defer m.grammar.end()
+	_, err := m.mask(dst)
+	return err
 }
 
-// Accept appends a token. An error means that the token is not allowed, or that there are more ways to read the text than
-// Limits allow; the matcher is where it was.
+// Accept appends a token. An error means that the token is not allowed, or, as a *LimitError, that there are more ways to read
+// the text than Limits allow; the matcher is where it was.
 func (m *Matcher) Accept(token int32) error {
+	m.grammar.mu.Lock()
+	m.grammar.begin(0)
+	defer m.grammar.end()
+	_, err := m.accept(token)
+	return err
+}
+
+// quickWork is the steps that Try takes at most, each some ten nanoseconds: a few tenths of a millisecond. What was asked for
+// before takes none.
+const quickWork = 8 << 10
+
+// Try is Accept and then, unless the matcher is Done, Mask, provided that both are done quickly. Else, and while another
+// goroutine uses the grammar, ok is false and the matcher is where it was. An error is that of Accept or Mask.
+func (m *Matcher) Try(token int32, dst []uint64) (ok bool, err error) {
+	if !m.grammar.mu.TryLock() {
+		return false, nil
+	}
+	m.grammar.begin(quickWork)
+	defer m.grammar.end()
+	before := *m
+	if ok, err = m.accept(token); ok && err == nil && !m.Done() {
+		ok, err = m.mask(dst)
+	}
+	if !ok {
+		*m = before
+	}
+	return ok, err
+}
+
+// mask is Mask with the grammar locked; ok is false when the call gives up.
+func (m *Matcher) mask(dst []uint64) (ok bool, err error) {
+	a := m.grammar.automaton
+	if m.ended {
+		clear(dst)
+		set(dst, a.trie.end)
+		return true, nil
+	}
+	m.enter()
+	k := a.mask(m.state)
+	switch {
+	case k == nil:
+		return false, nil
+	case k.err != nil:
+		return true, fmt.Errorf("mask the next token: %w", k.err)
+	}
+	clear(dst[copy(dst, k.bits):])
+	return true, nil
+}
+
+// accept is Accept with the grammar locked; ok is false when the call gives up.
+func (m *Matcher) accept(token int32) (ok bool, err error) {
 	g := m.grammar
 	if m.ended {
-		return fmt.Errorf("accept token %d: the text has ended", token)
+		return true, fmt.Errorf("accept token %d: the text has ended", token)
 	}
-	for _, end := range g.automaton.trie.end {
-		if token == end {
-			if !m.state.canEnd {
-				return fmt.Errorf("accept token %d: the text can't end here", token)
-			}
-			m.ended = true
-			return nil
+	if slices.Contains(g.automaton.trie.end, token) {
+		if !m.state.canEnd {
+			return true, fmt.Errorf("accept token %d: the text can't end here", token)
 		}
+		m.ended = true
+		return true, nil
 	}
 	if token < 0 || int(token) >= len(g.tokens) || len(g.tokens[token]) == 0 {
-		return fmt.Errorf("accept token %d: it is not in the vocabulary of texts", token)
+		return true, fmt.Errorf("accept token %d: it is not in the vocabulary of texts", token)
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
 	m.enter()
 	a, s := g.automaton, m.state
 	for _, x := range g.tokens[token] {
 		s = a.step(s, x)
-		if s == a.wide {
-			return fmt.Errorf("accept token %d: %w", token, &LimitError{"ways to read one text", a.limits.Configurations})
-		}
-		if s.dead() {
-			return fmt.Errorf("accept token %d, %q: the grammar does not allow it here", token, g.tokens[token])
+		switch {
+		case a.over():
+			return false, nil
+		case s == a.wide:
+			return true, fmt.Errorf("accept token %d: %w", token, &LimitError{"ways to read one text", a.limits.Configurations})
+		case s.dead():
+			return true, fmt.Errorf("accept token %d, %q: the grammar does not allow it here", token, g.tokens[token])
 		}
 	}
 	m.state = s
-	return nil
+	return true, nil
 }
 
 // CanEnd reports whether the text may end here.

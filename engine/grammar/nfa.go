@@ -52,6 +52,19 @@ type nfa struct {
 	sample  []byte // [classes]: a byte of each
 }
 
+// bytes is the memory that the automaton takes.
+func (n *nfa) bytes() int {
+	const nodeBytes, edgeBytes, callBytes, loopBytes, firstBytes = 64, 8, 12, 16, 256
+	total := len(n.nodes)*nodeBytes + len(n.first)*firstBytes + 4*len(n.start)
+	for i := range n.nodes {
+		total += cap(n.nodes[i].edges)*edgeBytes + cap(n.nodes[i].calls)*callBytes
+		if n.nodes[i].loop != nil {
+			total += loopBytes
+		}
+	}
+	return total
+}
+
 // rawNode is a node with steps that consume nothing.
 type rawNode struct {
 	edges []edge

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"regexp/syntax"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -250,8 +251,29 @@ func TestMaskIsAsItsTwin(t *testing.T) {
 				}
 			}
 			id := allowed[r.IntN(len(allowed))]
+			tried, quick := m.Clone(), make([]uint64, g.Words()+1)
+			ok, err := tried.Try(id, quick)
+			if err != nil {
+				t.Fatalf("%v after %q: try token %d: %v", spec, text, id, err)
+			}
+			if !ok { // it is where it was
+				if err := tried.Accept(id); err != nil {
+					t.Fatal(err)
+				}
+			}
 			if err := m.Accept(id); err != nil {
 				t.Fatal(err)
+			}
+			if tried.Done() != m.Done() || tried.CanEnd() != m.CanEnd() {
+				t.Fatalf("%v after %q and token %d: done is %v, after a try %v", spec, text, id, m.Done(), tried.Done())
+			}
+			if ok && !m.Done() {
+				if err := m.Mask(mask); err != nil {
+					t.Fatal(err)
+				}
+				if !slices.Equal(mask, quick) {
+					t.Fatalf("%v after %q and token %d: a try masks others", spec, text, id)
+				}
 			}
 			if id == v.End[0] {
 				break
