@@ -121,7 +121,7 @@ func TestOutcomesOfRefusals(t *testing.T) {
 		{"a field", "the same", nil, `{"prompt":[[1],[2]],"temperature":-1}`, 400, map[request.Outcome]int{request.OutcomeInvalid: 1}},
 		{"another model", "", nil, `{"prompt":[1],"model":"other"}`, 404, map[request.Outcome]int{request.OutcomeInvalid: 1}},
 		{"a prompt", "it fits no engine", nil, `{"prompt":[` + long + `]}`, 400, map[request.Outcome]int{request.OutcomeTooLong: 1}},
-		{"a body", "it is too large", nil, `{"prompt":"` + strings.Repeat("x", 5000) + `"}`, 413, map[request.Outcome]int{request.OutcomeTooLong: 1}},
+		{"a body", "it is too large", nil, `{"prompt":"` + strings.Repeat("x", 20000) + `"}`, 413, map[request.Outcome]int{request.OutcomeTooLong: 1}},
 		{"draining", "another engine may take it", func(b *bench) { b.Refuse() }, `{"prompt":[1]}`, 503, map[request.Outcome]int{request.OutcomeRefused: 1}},
 		{"rank gone", "no sequence gets there, and all end", func(b *bench) { b.rank.refusal = errRankDied }, `{"prompt":[[1],[2],[3]]}`, 502, map[request.Outcome]int{request.OutcomeInternal: 3}},
 		{"second sequence", "the first is taken back", func(b *bench) {
