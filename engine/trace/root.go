@@ -52,7 +52,7 @@ func (t *Tracer) Begin(b Beginning) *Root {
 // Slice makes the span of a stage of the API process that has ended; the request is in another from now on.
 func (r *Root) Slice(s ledger.Slice, in ledger.Stage) {
 	if r != nil && !r.closed {
-		r.Thread.Slice(s, in)
+		r.Thread.slice(s, in)
 	}
 }
 
@@ -61,34 +61,33 @@ func (r *Root) Carry(current ledger.Stage) *request.Trace {
 	if r == nil {
 		return nil
 	}
-	return r.Thread.Carry(current)
+	return r.Thread.carry(current)
 }
 
 // Dispatched makes the span of the dispatch that has ended, which was the last that the API process's thread had to do.
 func (r *Root) Dispatched(s ledger.Slice) {
-	if r == nil || r.closed {
-		return
+	if r != nil && !r.closed {
+		r.Thread.slice(s, ledger.StageAwaitOutput)
+		r.close(s.End, request.Finish{})
 	}
-	r.Thread.Slice(s, ledger.StageAwaitOutput)
-	r.close(s.End, request.Finish{})
 }
 
 func (r *Root) close(at ledger.Instant, f request.Finish) {
 	if !r.closed {
 		r.closed = true
-		r.Thread.Close(at, f)
+		r.Thread.close(at, f)
 	}
 }
 
 // Answer is what a root span says of a sequence besides its times.
 type Answer struct {
-	Model        string
-	Prompt       int // tokens
-	Cached       int // of them
-	Completion   int // tokens
-	Choices      int // that the client asked for
-	Sampling     request.Sampling
-	Finish       request.Finish // of Type abort also when the ranks never answered
+	Model      string
+	Prompt     int // tokens
+	Cached     int // of them
+	Completion int // tokens
+	Choices    int // that the client asked for
+	Sampling   request.Sampling
+	Finish     request.Finish // of Type abort also when the ranks never answered
 }
 
 // End ends the root span, now that the timeline has ended, or as it is when the sequence was lost. Later calls do nothing.

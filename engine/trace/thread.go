@@ -47,9 +47,12 @@ func (t *Thread) unix(i ledger.Instant) int64 { return t.wall + i.Sub(t.anchor) 
 // Slice makes the span of what has ended: a stage, a lap of the current stage, or a detail within it. in is the stage that the
 // request is in from now on.
 func (t *Thread) Slice(s ledger.Slice, in ledger.Stage) {
-	if t == nil {
-		return
+	if t != nil { // here and in others: small enough to be inlined, so that no trace costs a comparison
+		t.slice(s, in)
 	}
+}
+
+func (t *Thread) slice(s ledger.Slice, in ledger.Stage) {
 	info := s.Stage.Info()
 	switch {
 	case info.Detail:
@@ -164,9 +167,12 @@ func (t *Thread) within(from, to int64) (taken []event) {
 // Scheduled notes that the request is in a batch: the number of the batch, how many requests it has, and what it does
 // (prefill, decode or prebuilt).
 func (t *Thread) Scheduled(at ledger.Instant, batch int64, size int, mode string) {
-	if t == nil || t.level < LevelSteps {
-		return
+	if t != nil && t.level >= LevelSteps {
+		t.scheduled(at, batch, size, mode)
 	}
+}
+
+func (t *Thread) scheduled(at ledger.Instant, batch int64, size int, mode string) {
 	id := [4]byte{byte(batch >> 24), byte(batch >> 16), byte(batch >> 8), byte(batch)}
 	t.note(LevelSteps, event{name: "schedule", at: t.unix(at), attributes: []attribute{
 		text("bid", hex.EncodeToString(id[:])), integer("batch_size", int64(size)), text("forward_mode", mode),
@@ -183,9 +189,12 @@ func (t *Thread) note(level int, e event) {
 // Close ends the thread's span. f says how the request ended; of one that goes on elsewhere it is the zero Finish. An abort
 // makes the span an error and is described by its attributes.
 func (t *Thread) Close(at ledger.Instant, f request.Finish) {
-	if t == nil {
-		return
+	if t != nil {
+		t.close(at, f)
 	}
+}
+
+func (t *Thread) close(at ledger.Instant, f request.Finish) {
 	s := span{
 		name: t.tracer.name, trace: t.root.TraceID, id: t.id, state: t.root.State, parent: t.root.SpanID, parentRemote: t.remote,
 		start: t.wall, end: t.unix(at), attributes: [2][]attribute{t.tracer.attributes}, events: t.events,
@@ -213,6 +222,10 @@ func (t *Thread) Carry(current ledger.Stage) *request.Trace {
 	if t == nil {
 		return nil
 	}
+	return t.carry(current)
+}
+
+func (t *Thread) carry(current ledger.Stage) *request.Trace {
 	c := &request.Trace{Parent: t.root.String(), State: t.root.State, Level: t.level, Module: t.module}
 	previous := t.previous
 	if info := current.Info(); info.Exposed && info.Level <= t.level {

@@ -76,7 +76,14 @@ func (t *Tracer) Enabled() bool { return t != nil && t.process.level.Load() > Le
 // Follow begins the spans that this thread makes of a request which another thread sent; nil when it is not traced. started
 // is when this thread's timeline of it began.
 func (t *Tracer) Follow(r *request.Request, started ledger.Instant) *Thread {
-	if t == nil || r.Trace == nil || r.Trace.Level <= LevelOff || !t.process.cfg.traces(r.Trace.Module) {
+	if t == nil || r.Trace == nil {
+		return nil
+	}
+	return t.follow(r, started)
+}
+
+func (t *Tracer) follow(r *request.Request, started ledger.Instant) *Thread {
+	if r.Trace.Level <= LevelOff || !t.process.cfg.traces(r.Trace.Module) {
 		return nil
 	}
 	root, ok := traceparent.Parse(r.Trace.Parent, r.Trace.State)
