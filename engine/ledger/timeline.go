@@ -69,11 +69,29 @@ func (t *Timeline) Start(clock Clock, form Form) {
 // Move takes the request from its stage to another, reads the clock once and gives the slice that ended there. A move
 // that the form does not allow panics: it is a fault of the caller, not of the request.
 func (t *Timeline) Move(to Stage) Slice {
-	from := t.stage
-	if !legal[t.form][from].has(to) {
-		panic(fmt.Sprintf("ledger: %s timeline moves from %s to %s, which is not a transition", t.form, from, to))
-	}
+	t.mayMove(to)
+	return t.move(to, t.now())
+}
+
+// Pass takes the request through a stage that lasts no time, as when the first output is also the last: two moves with one
+// reading of the clock. It gives the slice that ended and the one of via, which is empty.
+func (t *Timeline) Pass(via, to Stage) (ended, passed Slice) {
+	t.mayMove(via)
 	now := t.now()
+	ended = t.move(via, now)
+	t.mayMove(to)
+	return ended, t.move(to, now)
+}
+
+// mayMove panics when the form does not allow the move.
+func (t *Timeline) mayMove(to Stage) {
+	if !legal[t.form][t.stage].has(to) {
+		panic(fmt.Sprintf("ledger: %s timeline moves from %s to %s, which is not a transition", t.form, t.stage, to))
+	}
+}
+
+func (t *Timeline) move(to Stage, now Instant) Slice {
+	from := t.stage
 	s := Slice{Stage: from, Start: t.entered, End: now, Observed: observed[t.form].has(from) && t.observable(from, to)}
 	t.close(from, to, now)
 

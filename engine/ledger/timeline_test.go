@@ -306,3 +306,24 @@ func BenchmarkMove(b *testing.B) {
 		tl.Move(StagePrefillWaiting)
 	}
 }
+
+func TestPassReadsTheClockOnce(t *testing.T) {
+	clock := ledgertest.New()
+	tl := NewTimeline(clock, APIServer)
+	tl.Move(StageAPIServerDispatch)
+	tl.Move(StageAwaitOutput)
+	clock.SetStep(time.Second)
+	before := clock.Reads()
+	ended, passed := tl.Pass(StageStreamOutput, StageDone)
+	if clock.Reads() != before+1 {
+		t.Errorf("%d readings", clock.Reads()-before)
+	}
+	ttft, first := tl.TimeToFirstToken()
+	e2e, done := tl.EndToEnd()
+	if !first || !done || ttft != e2e || ended.Stage != StageAwaitOutput || passed.Stage != StageStreamOutput || passed.Nanos() != 0 {
+		t.Errorf("first token after %d, end after %d; %+v %+v", ttft, e2e, ended, passed)
+	}
+	if _, ok := tl.TimePerOutputToken(50); ok {
+		t.Error("what came all at once has a time per output token")
+	}
+}

@@ -226,15 +226,15 @@ func TestRequestLog(t *testing.T) {
 		{"off", `{}`, plain, ""},
 		{"level 0", `{"log_requests":true,"log_requests_level":0}`, plain,
 			`level=INFO msg="request received" rid=a prompt_tokens=3 stream=false priority=2
-level=INFO msg="request ended" rid=a outcome=length prompt_tokens=3 cached_tokens=1 completion_tokens=1 retractions=2 e2e_seconds=0
+level=INFO msg="request ended" rid=a outcome=length prompt_tokens=3 cached_tokens=1 completion_tokens=1 retractions=2 e2e_latency=0 queue_time=0.5 forward_entry_time=1700000001 request_received_ts=1700000000 api_server_dispatch_finish_ts=1700000000 response_sent_to_client_ts=1700000000 request_finished_ts=1700000000 first_token_latency=0
 `},
 		{"level 1", `{"log_requests":true,"log_requests_level":1}`, plain,
 			`level=INFO msg="request received" rid=a prompt_tokens=3 stream=false priority=2 sampling.max_new_tokens=3 sampling.temperature=1 sampling.seed=4
-level=INFO msg="request ended" rid=a outcome=length prompt_tokens=3 cached_tokens=1 completion_tokens=1 retractions=2 e2e_seconds=0
+level=INFO msg="request ended" rid=a outcome=length prompt_tokens=3 cached_tokens=1 completion_tokens=1 retractions=2 e2e_latency=0 queue_time=0.5 forward_entry_time=1700000001 request_received_ts=1700000000 api_server_dispatch_finish_ts=1700000000 response_sent_to_client_ts=1700000000 request_finished_ts=1700000000 first_token_latency=0
 `},
 		{"level 3", `{"log_requests":true,"log_requests_level":3}`, plain,
 			`level=INFO msg="request received" rid=a prompt_tokens=3 stream=false priority=2 sampling.max_new_tokens=3 sampling.temperature=1 sampling.seed=4 prompt=<|begin_of_text|>Hi
-level=INFO msg="request ended" rid=a outcome=length prompt_tokens=3 cached_tokens=1 completion_tokens=1 retractions=2 e2e_seconds=0 answer=x
+level=INFO msg="request ended" rid=a outcome=length prompt_tokens=3 cached_tokens=1 completion_tokens=1 retractions=2 e2e_latency=0 queue_time=0.5 forward_entry_time=1700000001 request_received_ts=1700000000 api_server_dispatch_finish_ts=1700000000 response_sent_to_client_ts=1700000000 request_finished_ts=1700000000 first_token_latency=0 answer=x
 `},
 		{"no_logs", `{"log_requests":true}`, `{"prompt":"Hi","no_logs":true}`, ""},
 		{"not counted", `{"log_requests":true}`, `{"prompt":"Hi","log_metrics":false}`, ""},

@@ -19,7 +19,7 @@ type generateAnswer struct {
 	Index     *int     `json:"index,omitempty"` // in streamed batches
 }
 
-// metaInfo describes a sequence. Times are Unix seconds, durations seconds; they are present with --enable-metrics only.
+// metaInfo describes a sequence. Of the times, which come at the end, only e2e_latency is there without --enable-metrics.
 type metaInfo struct {
 	ID                  string        `json:"id"`
 	FinishReason        any           `json:"finish_reason"` // null while the sequence lives
@@ -30,18 +30,8 @@ type metaInfo struct {
 	CachedTokensDetails cachedDetails `json:"cached_tokens_details"`
 	NumRetractions      int           `json:"num_retractions"`
 	WeightVersion       string        `json:"weight_version"`
-	DPRank              *int          `json:"dp_rank"`               // null: there is one
-	E2ELatency          *float64      `json:"e2e_latency,omitempty"` // at the end
-
-	QueueTime              *float64 `json:"queue_time,omitempty"`
-	ForwardEntryTime       *float64 `json:"forward_entry_time,omitempty"`
-	PrefillFinishedTime    *float64 `json:"prefill_finished_time,omitempty"`
-	RequestReceivedTime    *float64 `json:"request_received_ts,omitempty"`
-	DispatchFinishTime     *float64 `json:"api_server_dispatch_finish_ts,omitempty"`
-	ResponseSentTime       *float64 `json:"response_sent_to_client_ts,omitempty"`
-	RequestFinishedTime    *float64 `json:"request_finished_ts,omitempty"`
-	FirstTokenLatency      *float64 `json:"first_token_latency,omitempty"`
-	DecodeTokensThroughput *float64 `json:"decode_throughput,omitempty"` // tokens per second
+	DPRank              *int          `json:"dp_rank"` // null: there is one
+	requestTimes
 
 	*nativeLogprobs // nil: none were asked for
 }
@@ -290,46 +280,11 @@ func (s *Server) metaInfo(q *sequence, finish *request.Finish) metaInfo {
 	default:
 		m.FinishReason = stopReason{Type: finish.Type, Matched: matchedStop(finish)}
 	}
-	if nanos, ok := q.timeline.EndToEnd(); ok {
-		m.E2ELatency = secondsOf(nanos)
-	}
-	if s.cfg.EnableMetrics {
-		s.addTimes(&m, q, finish)
+	m.requestTimes = q.times()
+	if !s.cfg.EnableMetrics {
+		m.requestTimes = requestTimes{E2ELatency: m.E2ELatency}
 	}
 	return m
-}
-
-// addTimes fills in the times that SGLang gives with metrics on; what did not happen stays absent.
-func (s *Server) addTimes(m *metaInfo, q *sequence, finish *request.Finish) {
-	wall := func(i ledger.Instant, ok bool) *float64 {
-		if !ok {
-			return nil
-		}
-		return secondsOf(s.clock.Wall(i))
-	}
-	m.RequestReceivedTime = wall(q.timeline.Started(), true)
-	m.DispatchFinishTime = wall(q.timeline.At(ledger.StageAwaitOutput))
-	m.ResponseSentTime = wall(s.clock.Now(), true)
-	m.RequestFinishedTime = wall(q.timeline.Finished())
-	m.QueueTime = secondsOf(finish.QueueNanos)
-	if finish.ForwardEntryWallNanos > 0 {
-		m.ForwardEntryTime = secondsOf(finish.ForwardEntryWallNanos)
-	}
-	if finish.PrefillEndWallNanos > 0 {
-		m.PrefillFinishedTime = secondsOf(finish.PrefillEndWallNanos)
-	}
-	if nanos, ok := q.timeline.TimeToFirstToken(); ok {
-		m.FirstTokenLatency = secondsOf(nanos)
-	}
-	if perToken, ok := q.timeline.TimePerOutputToken(q.completionTokens); ok {
-		throughput := 1e9 / perToken
-		m.DecodeTokensThroughput = &throughput
-	}
-}
-
-func secondsOf(nanos int64) *float64 {
-	seconds := float64(nanos) / 1e9
-	return &seconds
 }
 
 // unixSeconds is the whole second of an instant.

@@ -79,8 +79,12 @@ func (l *requestLog) ended(q *sequence, outcome request.Outcome, message string)
 		"rid", q.rid, "outcome", string(outcome), "prompt_tokens", q.promptTokens, "cached_tokens", q.cachedTokens,
 		"completion_tokens", q.completionTokens, "retractions", q.retractions,
 	}
-	if nanos, ok := q.timeline.EndToEnd(); ok {
-		args = append(args, "e2e_seconds", float64(nanos)/1e9)
+	if rank := q.answeringRank(); rank != nil {
+		args = append(args, "dp_rank", *rank)
+	}
+	args = append(args, q.times().args()...)
+	if level >= 1 && q.finish != nil && q.finish.Timeline != nil {
+		args = append(args, "at_the_rank", q.finish.Timeline.Durations().String())
 	}
 	if message != "" {
 		args = append(args, "message", message)

@@ -169,11 +169,11 @@ func (q *sequence) book(out request.Output) {
 	aborted := out.Finish != nil && out.Finish.Type == request.FinishAbort
 	if !aborted { // an abort is no proof that the rank computes
 		q.server.outputs.mark()
-		q.keepTime(out.CompletionTokens)
+		q.keepTime(out.CompletionTokens, out.Finish != nil)
 	}
 	q.completionTokens = out.CompletionTokens
 	if out.Finish != nil {
-		q.timeline.Move(ledger.StageDone)
+		q.finishTime()
 		q.finish = out.Finish
 		q.count()
 		if q.turn != nil && !aborted {
@@ -185,10 +185,14 @@ func (q *sequence) book(out request.Output) {
 
 // keepTime moves the timeline at an output and reports the two latencies that are known at once. A prefill engine has
 // neither: what it sends is not what the client waits for.
-func (q *sequence) keepTime(completionTokens int) {
+func (q *sequence) keepTime(completionTokens int, last bool) {
 	observe := !q.uncounted && !q.server.prefillOnly()
 	if q.timeline.Stage() == ledger.StageAwaitOutput {
-		q.timeline.Move(ledger.StageStreamOutput)
+		if last {
+			q.timeline.Pass(ledger.StageStreamOutput, ledger.StageDone)
+		} else {
+			q.timeline.Move(ledger.StageStreamOutput)
+		}
 		if nanos, ok := q.timeline.TimeToFirstToken(); ok && observe {
 			q.server.events.FirstToken(q.subject(), nanos)
 		}
@@ -199,6 +203,13 @@ func (q *sequence) keepTime(completionTokens int) {
 		if observe {
 			q.server.events.InterToken(q.subject(), lap.Nanos(), fresh)
 		}
+	}
+}
+
+// finishTime ends the timeline, unless it has ended.
+func (q *sequence) finishTime() {
+	if q.timeline.Stage() != ledger.StageDone {
+		q.timeline.Move(ledger.StageDone)
 	}
 }
 
@@ -237,6 +248,8 @@ func (q *sequence) settle(err *apiError) {
 	case q.finish != nil:
 		outcome, message = q.finish.Outcome, q.finish.Message
 	}
+	q.finishTime()
+	q.server.checkTimes(q)
 	if q.entry != nil {
 		q.server.books.end(q.entry, outcome)
 	}
