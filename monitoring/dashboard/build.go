@@ -10,11 +10,15 @@ import (
 	sdk "github.com/grafana/grafana-foundation-sdk/go/dashboard"
 )
 
+// Dashboard is what Grafana reads from files: the schema of version 1, which every Grafana that SGLang's dashboard knows can
+// provision.
+type Dashboard = sdk.Dashboard //nolint:staticcheck // version 2 of the schema cannot be provisioned from files by the Grafana of most readers
+
 // Build gives the dashboard, ready to be marshalled as JSON: SGLang's eight panels first, at their places, then rows by
 // subject. It fails on options that do not fit and on a query that names a family outside of the table.
-func Build(o Options) (sdk.Dashboard, error) {
+func Build(o Options) (Dashboard, error) {
 	if err := o.validate(); err != nil {
-		return sdk.Dashboard{}, err
+		return Dashboard{}, err
 	}
 	source := common.DataSourceRef{Type: cog.ToPtr("prometheus"), Uid: cog.ToPtr(o.Datasource)}
 	if o.Datasource == "" {
@@ -29,10 +33,10 @@ func Build(o Options) (sdk.Dashboard, error) {
 	d.SchemaVersion, d.Version = 41, cog.ToPtr(uint32(12))
 	var err error
 	if d.Templating.List, err = variables(q, source); err != nil {
-		return sdk.Dashboard{}, err
+		return Dashboard{}, err
 	}
 	if d.Panels, err = layout(q, source); err != nil {
-		return sdk.Dashboard{}, err
+		return Dashboard{}, err
 	}
 	return *d, q.err()
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/grafana/grafana-foundation-sdk/go/cog/plugins"
 	sdk "github.com/grafana/grafana-foundation-sdk/go/dashboard"
 	"github.com/grafana/grafana-foundation-sdk/go/prometheus"
 	"github.com/prometheus/prometheus/model/labels"
@@ -25,7 +26,7 @@ func tenant() Options {
 	}
 }
 
-func build(t *testing.T, o Options) sdk.Dashboard {
+func build(t *testing.T, o Options) Dashboard {
 	t.Helper()
 	d, err := Build(o)
 	if err != nil {
@@ -35,7 +36,7 @@ func build(t *testing.T, o Options) sdk.Dashboard {
 }
 
 // flat gives all panels, also those of closed rows.
-func flat(d sdk.Dashboard) (panels []sdk.Panel, rows []sdk.RowPanel) {
+func flat(d Dashboard) (panels []sdk.Panel, rows []sdk.RowPanel) {
 	for _, p := range d.Panels {
 		if p.Panel != nil {
 			panels = append(panels, *p.Panel)
@@ -71,6 +72,22 @@ func TestCheckedInDashboard(t *testing.T) {
 	}
 	if diff := cmp.Diff(string(want)+"\n", string(got)); diff != "" {
 		t.Errorf("%s is not what Build makes; run make generate (-want +got):\n%s", file, diff)
+	}
+}
+
+// TestSchema: what is written reads back as Grafana's types have it, every field known and none missing.
+func TestSchema(t *testing.T) {
+	plugins.RegisterDefaultPlugins()
+	for name, o := range map[string]Options{"standalone": Standalone(), "tenant": tenant()} {
+		text, err := json.Marshal(build(t, o))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var d Dashboard
+		// Without faults the error is an empty list.
+		if err := d.UnmarshalJSONStrict(text); err != nil && err.Error() != "" {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

@@ -30,7 +30,7 @@ func TestDiagnosisQueries(t *testing.T) {
 		t.Fatalf("docs/diagnosis.md has %d queries", len(queries))
 	}
 	for name, s := range map[string]*store{
-		"as written":  newStore(t, scrapes, asWritten, func(string) map[string]string { return map[string]string{} }),
+		"as written":  newStore(t, scrapes, asWritten, byAddress),
 		"underscores": newStore(t, scrapes, underscores, inCluster),
 	} {
 		for _, q := range queries {

@@ -91,27 +91,41 @@ func eachSample(text string, do func(labels.Labels, float64) error) error {
 
 // ask runs a query at every scrape and gives how many numbers it found; NaN is none.
 func (s *store) ask(ctx context.Context, query string) (found int, err error) {
-	q, err := s.engine.NewRangeQuery(ctx, s.db, nil, query, s.from, s.to, scrapeInterval)
-	if err != nil {
-		return 0, err
-	}
-	defer q.Close()
-	result := q.Exec(ctx)
-	if result.Err != nil {
-		return 0, result.Err
-	}
-	matrix, err := result.Matrix()
-	if err != nil {
-		return 0, err
-	}
-	for _, series := range matrix {
-		for _, point := range series.Floats {
+	err = s.run(ctx, query, s.from, func(_ string, points []promql.FPoint) {
+		for _, point := range points {
 			if !math.IsNaN(point.F) {
 				found++
 			}
 		}
+	})
+	return found, err
+}
+
+// last runs a query at the last scrape and gives its numbers by their labels.
+func (s *store) last(ctx context.Context, query string) (numbers map[string]string, err error) {
+	numbers = map[string]string{}
+	err = s.run(ctx, query, s.to, func(series string, points []promql.FPoint) { numbers[series] = round4(points[len(points)-1].F) })
+	return numbers, err
+}
+
+func (s *store) run(ctx context.Context, query string, from time.Time, each func(series string, points []promql.FPoint)) error {
+	q, err := s.engine.NewRangeQuery(ctx, s.db, nil, query, from, s.to, scrapeInterval)
+	if err != nil {
+		return err
 	}
-	return found, nil
+	defer q.Close()
+	result := q.Exec(ctx)
+	if result.Err != nil {
+		return result.Err
+	}
+	matrix, err := result.Matrix()
+	if err != nil {
+		return err
+	}
+	for _, series := range matrix {
+		each(series.Metric.String(), series.Floats)
+	}
+	return nil
 }
 
 // values lists the values of a label among series that match a selector.
