@@ -189,6 +189,36 @@ func TestQueries(t *testing.T) {
 	}
 }
 
+// unshown are families that the dashboard does not ask for, and why.
+var unshown = map[string]string{}
+
+// TestEveryFamilyIsShown: who adds a family says where one sees it.
+func TestEveryFamilyIsShown(t *testing.T) {
+	shown := map[string]bool{}
+	panels, _ := flat(build(t, Standalone()))
+	for _, p := range panels {
+		for _, expr := range exprs(t, p) {
+			parsed, err := parser.ParseExpr(strings.ReplaceAll(expr, interval, "1m"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			parser.Inspect(parsed, func(node parser.Node, _ []parser.Node) error {
+				if selector, ok := node.(*parser.VectorSelector); ok {
+					if f, _ := selected(selector.LabelMatchers); f != nil {
+						shown[f.Name] = true
+					}
+				}
+				return nil
+			})
+		}
+	}
+	for _, f := range metrics.Families() {
+		if shown[f.Name] == (unshown[f.Name] != "") {
+			t.Errorf("family %s: shown %t, reason not to %q; give it a panel in monitoring/dashboard or a reason here", f.Name, shown[f.Name], unshown[f.Name])
+		}
+	}
+}
+
 func checkQuery(t *testing.T, where, expr string, o Options) {
 	t.Helper()
 	parsed, err := parser.ParseExpr(strings.ReplaceAll(expr, interval, "1m"))

@@ -65,8 +65,8 @@ func handoverPanels(q *queries) []panel {
 			targets: []target{{q.rate("sglang:decode_deferred_kv_release_total", []string{"outcome"}), "{{outcome}}"}},
 		},
 		{
-			title: "Time of a Deferred Release", unit: seconds, empty: "no transfer outlived its request", help: "Time for which a transfer kept the pages of an ended request.",
-			targets: []target{{q.mean("sglang:decode_deferred_kv_release_seconds", replica), "Avg " + legend}},
+			title: "Pages Held for Transfers", unit: requests, empty: "no decode engine", help: "Mean number of ended requests whose pages a transfer kept: the seconds that they were kept, per second.",
+			targets: []target{{q.grown("rate", "sglang:decode_deferred_kv_release_seconds", "_sum", replica, nil), legend}},
 		},
 	}
 }

@@ -21,6 +21,14 @@ func memoryPanels(q *queries) []panel {
 			},
 		},
 		{
+			title: "KV Slots of Sliding-Window Layers", unit: tokens, look: stacked, empty: "no model with sliding-window layers", help: "The same for the pool of layers that look at a window.",
+			targets: []target{
+				{q.total("sglang:swa_used_tokens", nil), "used"},
+				{q.total("sglang:swa_evictable_tokens", nil), "cached"},
+				{q.total("sglang:swa_available_tokens", nil), "free"},
+			},
+		},
+		{
 			title: "KV Slots in Use", unit: tokens, help: "Slots in use, of which a request's own and those that sessions keep between their turns.",
 			targets: []target{
 				{q.total("sglang:num_used_tokens", replica), "in use " + legend},

@@ -26,7 +26,7 @@ const (
 	number       = "short"
 	gibPerSec    = "suffix: GiB/s"
 	mebibytes    = "mbytes"
-	gigabytes    = "decgbytes"
+	gibibytes    = "gbytes"
 )
 
 // look is how a panel shows its answers.

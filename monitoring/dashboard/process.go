@@ -48,12 +48,13 @@ func enginePanels(q *queries) []panel {
 	}
 	return []panel{
 		constant("KV Capacity", tokens, q.total("sglang:max_total_num_tokens", replica), "Tokens that the KV pools of a replica's data-parallel ranks hold."),
+		constant("KV Capacity of Sliding-Window Layers", tokens, q.total("sglang:max_total_num_tokens_swa", replica), "The same for the pool of layers that look at a window."),
 		constant("Pages", number, q.total("sglang:num_pages", replica), "Pages of the KV pools."),
 		constant("Page Size", tokens, q.highest("sglang:page_size", replica), "Tokens in a page."),
 		constant("Longest Sequence", tokens, q.highest("sglang:context_len", replica), "Prompt and answer together."),
-		constant("Weights", gigabytes, q.total("sglang:weight_memory_usage_gb", replica), "Memory of the weights, over all ranks that export."),
-		constant("KV Memory", gigabytes, q.total("sglang:kv_cache_memory_usage_gb", replica), "Memory of the KV pools, over all ranks that export."),
-		constant("Left at Start", gigabytes, q.highest("sglang:startup_available_gpu_memory_gb", replica), "Device memory that was free when weights and KV were there."),
+		constant("Weights", gibibytes, q.total("sglang:weight_memory_usage_gb", replica), "Memory of the weights, over all ranks that export."),
+		constant("KV Memory", gibibytes, q.total("sglang:kv_cache_memory_usage_gb", replica), "Memory of the KV pools, over all ranks that export."),
+		constant("Left at Start", gibibytes, q.highest("sglang:startup_available_gpu_memory_gb", replica), "Device memory that was free when weights and KV were there."),
 		constant("Cap of Running Requests", requests, q.total("sglang:max_running_requests_under_SLO", replica), "Running requests at which utilization reads 1."),
 		{
 			title: "Phases of the Start", unit: seconds, look: value, targets: []target{{q.highest("sglang:startup_time_seconds", append([]string{"phase"}, replica...)), legend + " {{phase}}"}},

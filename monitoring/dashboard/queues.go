@@ -48,6 +48,16 @@ func queuePanels(q *queries) []panel {
 			targets: []target{{share(q.total("sglang:decode_sum_seq_lens", replica), q.total("sglang:num_running_reqs", replica)), legend}},
 		},
 		{
+			title: "Routing Keys by Running Requests", unit: number, look: stacked, empty: "no running request has a routing key",
+			help:    "Distinct routing keys with that many running requests: few keys with many requests make hot spots.",
+			targets: []target{{q.total("sglang:routing_key_running_req_count", []string{"gt", "le"}), "more than {{gt}}, at most {{le}}"}},
+		},
+		{
+			title: "Routing Keys by All Requests", unit: number, look: stacked, empty: "no request has a routing key",
+			help:    "The same with waiting requests.",
+			targets: []target{{q.total("sglang:routing_key_all_req_count", []string{"gt", "le"}), "more than {{gt}}, at most {{le}}"}},
+		},
+		{
 			title: "Running Routing Keys", unit: number, help: "Distinct routing keys of running requests of the rank with most. Kept while a running request has none.",
 			targets: []target{{q.highest("sglang:num_unique_running_routing_keys", replica), legend}},
 		},

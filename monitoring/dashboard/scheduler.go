@@ -53,6 +53,17 @@ func schedulerPanels(q *queries) []panel {
 			targets: []target{{q.rate("sglang:realtime_tokens_total", []string{"mode"}), "{{mode}}"}},
 		},
 		{
+			title: "Estimated Compute of a Device", unit: "flops", empty: "--enable-mfu-metrics is off", help: "Operations per second by the model's shapes, of the busiest rank. Over what the device can do, this is its utilization.",
+			targets: []target{{aggregate("max", replica, q.eachRate("sglang:estimated_flops_per_gpu_total")), legend}},
+		},
+		{
+			title: "Estimated Memory Traffic of a Device", unit: "binBps", empty: "--enable-mfu-metrics is off", help: "Bytes that a rank reads and writes per second by the model's shapes, of the busiest rank.",
+			targets: []target{
+				{aggregate("max", replica, q.eachRate("sglang:estimated_read_bytes_per_gpu_total")), "read " + legend},
+				{aggregate("max", replica, q.eachRate("sglang:estimated_write_bytes_per_gpu_total")), "written " + legend},
+			},
+		},
+		{
 			title: "Tokens of a Turn", unit: tokens, empty: noTraffic, help: "Decoded tokens and computed prompt tokens over turns of the loop.",
 			targets: []target{{share(
 				q.rate("sglang:realtime_tokens_total", replica, `mode=~"decode|prefill_compute"`), q.rate("sglang:scheduler_iterations_total", replica),

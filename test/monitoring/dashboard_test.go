@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/prometheus/prometheus/promql"
 )
 
 // board is what the test reads of a dashboard's JSON.
@@ -92,14 +94,6 @@ func offered(t *testing.T, s *store, v variable, all map[string]string) []string
 // absent are queries that may have no answer though nothing is wrong, by a part of the title and of the query, and why.
 var absent = []struct{ panel, part, why string }{
 	{"of the Start", "sglang[:_]startup", "the engine does not tell its start yet"},
-	{"", "streaming_session", "not told yet"},
-	{"", "prefill_effective_tokens", "not told yet"},
-	{"", "eviction_duration", "not told yet"},
-	{"", "deferred_kv_release_seconds", "not told yet"},
-	{"", "scheduler_", "not told yet"},
-	{"", "forward_execution", "not told yet"},
-	{"", "grammar_", "not told yet"},
-	{"", "occupancy", "not told yet"},
 }
 
 func mayBeAbsent(q question) bool {
@@ -169,6 +163,35 @@ func TestPanelsHaveData(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestLedgerIsEven: whatever the load was, no law was broken, and at every scrape each request is under way or has ended.
+func TestLedgerIsEven(t *testing.T) {
+	s := newStore(t, observed(t), asWritten, byAddress)
+	questions, variables := readBoard(t)
+	all := map[string]string{"__rate_interval": "20s"}
+	for _, v := range variables {
+		all[v.Name] = v.AllValue
+	}
+	seen := 0
+	for _, q := range questions {
+		if !strings.HasPrefix(q.panel, "Violations") && !strings.HasPrefix(q.panel, "Requests: Submitted less") {
+			continue
+		}
+		seen++
+		if err := s.run(t.Context(), choose(q.expr, all), s.from, func(series string, points []promql.FPoint) {
+			for _, p := range points {
+				if p.F != 0 {
+					t.Errorf("%s: %s reads %v, want 0", q.panel, series, p.F)
+				}
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if seen != 3 {
+		t.Errorf("%d panels of the ledger, want 3", seen)
 	}
 }
 

@@ -49,12 +49,13 @@ func instance(e *harness.Engine) string { return fmt.Sprintf("127.0.0.1:%d", e.P
 func start(t *testing.T) *fleet {
 	t.Helper()
 	harness.NoteSources(t, "../..")
-	common := []string{"--model-path", tiny, "--dp-size", "2", "--page-size", "8", "--chunked-prefill-size", "64", "--decode-log-interval", "4", "--enable-priority-scheduling"}
+	common := []string{"--dp-size", "2", "--enable-mfu-metrics", "--page-size", "8", "--chunked-prefill-size", "64", "--decode-log-interval", "4", "--enable-priority-scheduling"}
 	with := func(more ...string) []string { return append(append([]string{}, common...), more...) }
+	timer := []string{"SGLANG_ENABLE_METRICS_DEVICE_TIMER=1"}
 	f := &fleet{engines: map[string]*harness.Engine{
-		"unified": programs.StartEngine(t, "", nil, with("--max-total-tokens", "768", "--enable-streaming-session")...),
-		"prefill": programs.StartEngine(t, "prefill", nil, with("--max-total-tokens", "1024")...),
-		"decode":  programs.StartEngine(t, "decode", nil, with("--max-total-tokens", "512")...),
+		"unified": programs.StartEngine(t, "", timer, with("--model-path", windowed, "--max-total-tokens", "768", "--enable-streaming-session")...),
+		"prefill": programs.StartEngine(t, "prefill", timer, with("--model-path", tiny, "--max-total-tokens", "1024")...),
+		"decode":  programs.StartEngine(t, "decode", timer, with("--model-path", tiny, "--max-total-tokens", "512")...),
 	}}
 	f.router = programs.StartRouter(t, []*harness.Engine{f.engines["prefill"]}, []*harness.Engine{f.engines["decode"]})
 	return f

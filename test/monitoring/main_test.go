@@ -11,7 +11,8 @@ import (
 
 var (
 	programs *harness.Programs
-	tiny     string // model folder
+
+	tiny, windowed string // model folders
 )
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
@@ -19,7 +20,11 @@ func TestMain(m *testing.M) { os.Exit(run(m)) }
 func run(m *testing.M) int {
 	var err error
 	if programs, err = harness.Build(); err == nil {
-		tiny, err = programs.Model("tiny", "--seed", "7", "--hidden-size", "64", "--layers", "2", "--vocab-size", "512", "--context-length", "1024")
+		size := []string{"--seed", "7", "--hidden-size", "64", "--layers", "2", "--vocab-size", "512", "--context-length", "1024"}
+		var errs [2]error
+		tiny, errs[0] = programs.Model("tiny", size...)
+		windowed, errs[1] = programs.Model("windowed", append(size, "--arch", "ministral", "--sliding-window", "32")...)
+		err = errors.Join(errs[:]...)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "prepare:", err)
