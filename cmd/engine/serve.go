@@ -62,6 +62,7 @@ func serveFlags(f *pflag.FlagSet, cfg *server.Config, files *secretFiles) {
 	f.IntVar(&cfg.Port, "port", cfg.Port, "port of the API; 0 for a free one")
 	f.StringVar(&cfg.APIKey, "api-key", "", "key that clients must send as a bearer token; health and metrics stay open")
 	f.StringVar(&cfg.AdminAPIKey, "admin-api-key", "", "key for control routes (default: the API key)")
+	f.IntVar(&cfg.DebugRequests, "debug-requests", cfg.DebugRequests, "ended requests whose timelines /debug/requests has; 0: none")
 	f.Int64Var(&cfg.MaxBodyBytes, "max-body-bytes", cfg.MaxBodyBytes, "largest request body")
 
 	f.IntVar(&r.PageSize, "page-size", r.PageSize, "tokens per page of KV memory")

@@ -38,6 +38,8 @@ type Config struct {
 	LogRequests      bool // --log-requests: a line for each request, until /configure_logging says otherwise
 	LogRequestsLevel int  // --log-requests-level: 0 to 3, how much of it
 
+	DebugRequests int // --debug-requests: ended requests whose timelines /debug/requests has; 0: none
+
 	MaxBodyBytes    int64         // --max-body-bytes
 	ClientTimeout   time.Duration // no flag: a client that sends or takes nothing for so long counts as gone
 	HealthTimeout   time.Duration // SGLANG_HEALTH_CHECK_TIMEOUT: until a health check without output fails
@@ -70,7 +72,7 @@ type Config struct {
 // Default is the configuration without any flag.
 func Default() Config {
 	return Config{
-		Host: "127.0.0.1", Port: 30000, CustomLabelsHeader: "x-custom-labels", LogRequestsLevel: 2, MaxBodyBytes: 8 << 20,
+		Host: "127.0.0.1", Port: 30000, CustomLabelsHeader: "x-custom-labels", LogRequestsLevel: 2, DebugRequests: 1024, MaxBodyBytes: 8 << 20,
 		ClientTimeout: 2 * time.Minute, HealthTimeout: 20 * time.Second, HealthGenerates: true, DrainAccept: 2 * time.Second, DrainTimeout: 60 * time.Second,
 		BootstrapPort: 8998, ProfilerDir: "/tmp", NNodes: 1, DistTimeout: 300 * time.Second, DPSize: 1, LoadBalanceMethod: string(dp.Auto),
 		Rank: rank.Config{TPSize: 1, PPSize: 1, Trace: trace.DefaultConfig(),
@@ -111,6 +113,9 @@ func (c Config) Validate() (Config, error) {
 	}
 	if c.LogRequestsLevel < 0 || c.LogRequestsLevel > maxLogLevel {
 		refuse("log-requests-level", "is %d: give 0 to %d", c.LogRequestsLevel, maxLogLevel)
+	}
+	if c.DebugRequests < 0 || c.DebugRequests > maxDebugRequests {
+		refuse("debug-requests", "is %d: give a number up to %d, or 0 to remember none", c.DebugRequests, maxDebugRequests)
 	}
 	c.DrainAccept = min(c.DrainAccept, c.DrainTimeout)
 	if c.HealthTimeout <= 0 {
@@ -189,6 +194,9 @@ func (c *Config) checkBuckets(refuse refusal) {
 		*f.bounds = sorted
 	}
 }
+
+// maxDebugRequests bounds DebugRequests, each of which takes recentBytes.
+const maxDebugRequests = 1 << 20
 
 // maxBodyLimit is the most that MaxBodyBytes can be; bodies are held in memory.
 const maxBodyLimit = 1 << 40

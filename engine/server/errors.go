@@ -36,8 +36,9 @@ const (
 	codeNotFlushed     = "not_idle"
 	codeGrammar        = "invalid_grammar" // the schema or expression can't bound an answer
 	codeSession        = "invalid_session"
-	codeRefused        = "refused" // the ranks say no to a control call
-	statusClientClosed = 499       // the client went away; nobody reads the answer
+	codeNotKept        = "request_not_kept" // the timeline is not, or no more, remembered
+	codeRefused        = "refused"          // the ranks say no to a control call
+	statusClientClosed = 499                // the client went away; nobody reads the answer
 )
 
 // badField is a 400 about one field of the body.

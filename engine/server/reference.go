@@ -128,6 +128,16 @@ func routeTexts() map[string]RouteReference {
 			{"server_args", "object", "required", "What to change."},
 			{"server_args.enable_cache_report", "boolean", "as it is", "Tell clients how many prompt tokens came from the cache."},
 		}, loggingFields("server_args."))},
+		debugRequestsRoute: {Does: "The timelines of the requests that live and of the last that ended (`--debug-requests`): stages of the API process and of the scheduler in nanoseconds, tokens, transfers, retractions. Never a prompt or an answer. Health checks and requests with log_metrics=false are not there.", Query: []FieldReference{
+			{"slowest", "integer, 1 to 10000", "", "So many, those that took longest first. Without it the newest come first, those that live before those that ended."},
+			{"limit", "integer, 1 to 10000", "100", "The most that are listed."},
+			{"outcome", "an outcome, or in_flight", "all", "Those alone."},
+			{"since", "duration such as 5m, or time in RFC 3339", "all", "Those alone that came since then."},
+			{"format", "json or text", "json", "As text: a waterfall of each."},
+		}},
+		debugRequestsRoute + "/{rid}": {Does: "The timeline of one request; 404 `request_not_kept` when it has fallen out of the ring.", Query: []FieldReference{
+			{"format", "json or text", "json", "As text: a waterfall."},
+		}},
 		"/freeze_gc": {Does: "Collect garbage now, in every process. Go's collector has no generations to freeze."},
 
 		"/metrics":  {Does: "All families in the text exposition, with `--enable-metrics`."},
@@ -304,6 +314,7 @@ func ErrorCodes() []ErrorReference {
 		{codeInvalidKey, http.StatusUnauthorized, "The key is missing or wrong."},
 		{codeModelNotFound, http.StatusNotFound, "This engine serves another model."},
 		{codeNotFound, http.StatusNotFound, "There is no such route."},
+		{codeNotKept, http.StatusNotFound, "The timeline of that request is not, or no more, remembered; the message says why."},
 		{codeMethod, http.StatusMethodNotAllowed, "The route takes other methods; the header Allow names them."},
 		{codeTooLarge, http.StatusRequestEntityTooLarge, "The body is larger than `--max-body-bytes`, or the request than what a rank takes."},
 		{codeNotReady, http.StatusServiceUnavailable, "The engine starts or shuts down."},

@@ -70,6 +70,8 @@ func (s *Server) rows() []route {
 		{"/set_trace_level", getOrPost, accessAdmin, s.setTraceLevel},
 		{"/configure_logging", getOrPost, accessAdmin, s.configureLogging},
 		{"/set_internal_state", postOrPut, accessAdmin, s.setInternalState},
+		{debugRequestsRoute, onlyGet, accessAdmin, s.debugRequests},
+		{debugRequestsRoute + "/{rid}", onlyGet, accessAdmin, s.debugRequest},
 		{"/freeze_gc", getOrPost, accessAdmin, s.freezeGC},
 	}
 	if s.metrics != nil {

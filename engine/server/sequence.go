@@ -44,6 +44,7 @@ type sequence struct {
 	engine *engine
 	stream *rank.Stream
 	trace  *trace.Root // nil: it is not traced
+	recent *recent     // nil: it is not remembered
 	text   answerText
 
 	promptTokens, cachedTokens, retractions int
@@ -77,14 +78,17 @@ func (s *Server) submit(ctx context.Context, e *engine, spec sequenceSpec) (*seq
 		return nil, badField("rid", "%q is in use by a running request: send another or leave it out", spec.rid)
 	}
 	q.trace = s.traceRoot(&q.sequenceSpec)
+	q.recent = s.recent.begin(&q.sequenceSpec)
 	defer func() { // also after a panic
 		if q.stream == nil {
+			q.publish(request.OutcomeInternal, "the request did not get to the rank")
 			q.traceEnd(request.OutcomeInternal, "the request did not get to the rank")
 			q.end()
 		}
 	}()
 	tokenized := q.timeline.Move(ledger.StageAPIServerDispatch)
 	q.trace.Slice(tokenized, ledger.StageAPIServerDispatch)
+	q.recent.moved(&q.timeline)
 	q.time(funcTokenize, tokenized)
 	stream, err := e.rank.Submit(ctx, &request.Request{
 		RID: spec.rid, PromptIDs: spec.prompt, Sampling: spec.sampling.Sampling, Grammar: spec.sampling.grammar, Logprobs: spec.logprobs,
@@ -113,6 +117,10 @@ func (s *Server) submit(ctx context.Context, e *engine, spec sequenceSpec) (*seq
 	q.trace.Dispatched(dispatched)
 	q.time(funcDispatch, dispatched)
 	q.stream = stream
+	if rank := q.answeringRank(); rank != nil && q.recent != nil {
+		q.recent.dpRank.Store(int64(*rank))
+	}
+	q.recent.moved(&q.timeline)
 	if level, on := s.requests.level(); on && level >= 2 {
 		q.said = &strings.Builder{}
 	}
@@ -172,6 +180,7 @@ func (q *sequence) book(out request.Output) {
 		q.keepTime(out.CompletionTokens, out.Finish != nil)
 	}
 	q.completionTokens = out.CompletionTokens
+	q.recent.generated(out.CompletionTokens)
 	if out.Finish != nil {
 		q.finishTime()
 		q.finish = out.Finish
@@ -193,6 +202,7 @@ func (q *sequence) keepTime(completionTokens int, last bool) {
 		} else {
 			q.timeline.Move(ledger.StageStreamOutput)
 		}
+		q.recent.moved(&q.timeline)
 		if nanos, ok := q.timeline.TimeToFirstToken(); ok && observe {
 			q.server.events.FirstToken(q.subject(), nanos)
 		}
@@ -253,6 +263,7 @@ func (q *sequence) settle(err *apiError) {
 	if q.entry != nil {
 		q.server.books.end(q.entry, outcome)
 	}
+	q.publish(outcome, message)
 	q.server.requests.ended(q, outcome, message)
 	q.traceEnd(outcome, message)
 }

@@ -63,6 +63,7 @@ type Server struct {
 	tracer  *trace.Tracer
 
 	requests *requestLog
+	recent   *recentRequests // nil: none are remembered
 	state    *liveState
 	profiles *profile.Recorder // of this process
 	sessions sessions
@@ -128,6 +129,7 @@ func New(cfg Config, o Options) *Server {
 		s.log = slog.Default()
 	}
 	s.books = newBooks(s.events, s.log)
+	s.recent = newRecentRequests(cfg.DebugRequests)
 	s.requests, s.state, s.profiles = newRequestLog(s.log, cfg.LogRequests, cfg.LogRequestsLevel), newLiveState(cfg), profile.NewRecorder("api")
 	s.tracing = o.Tracing
 	s.tracer = s.tracing.Tracer(trace.Place{Label: trace.Tokenizer, Role: string(cfg.Rank.Disagg.Mode)})

@@ -1,0 +1,264 @@
+package server
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-dev/sluice/engine/ledger"
+	"github.com/sluice-dev/sluice/engine/ledger/ledgertest"
+	"github.com/sluice-dev/sluice/engine/rank"
+	"github.com/sluice-dev/sluice/engine/request"
+)
+
+// scheduled is what a scheduler's timeline says that began so many ms after the request.
+func scheduled(ms int64) *ledger.Record {
+	const m = int64(time.Millisecond)
+	return &ledger.Record{
+		Form: ledger.Unified, Stage: ledger.StageDone, StartWallNanos: 1_700_000_000*int64(time.Second) + ms*m, Nanos: 9 * m, QueueNanos: 2 * m,
+		Visits: []ledger.Visit{
+			{Stage: ledger.StageRequestProcess, Nanos: m / 2}, {Stage: ledger.StagePrefillWaiting, Start: m / 2, Nanos: 2 * m},
+			{Stage: ledger.StagePrefillForward, Start: 5 * m / 2, Nanos: 2 * m}, {Stage: ledger.StageDecodeWaiting, Start: 9 * m / 2},
+			{Stage: ledger.StageDecodeForward, Start: 9 * m / 2, Nanos: 9 * m / 2},
+		},
+		Spent: []ledger.Spent{
+			{Stage: ledger.StageRequestProcess, Count: 1, Nanos: m / 2}, {Stage: ledger.StagePrefillWaiting, Count: 1, Nanos: 2 * m},
+			{Stage: ledger.StagePrefillForward, Count: 1, Nanos: 2 * m}, {Stage: ledger.StageDecodeWaiting, Count: 1},
+			{Stage: ledger.StageDecodeForward, Count: 1, Nanos: 9 * m / 2}, {Stage: ledger.StageChunkedPrefill, Count: 2, Nanos: 2 * m},
+			{Stage: ledger.StageDecodeLoop, Count: 4, Nanos: 4 * m},
+		},
+		FirstWaitNanos: new(2 * m), PrefillEnd: new(9 * m / 2), Transfer: &ledger.Transfer{OwnBytes: 1 << 20, Nanos: m},
+	}
+}
+
+// timedAnswer plays an answer that takes known times.
+func timedAnswer(b *bench) {
+	b.rank.arriving = func(string) { b.clock.Advance(2 * time.Millisecond) }
+	b.rank.script = func(r *request.Request, s *rank.Stream, _ <-chan request.Outcome) {
+		out := request.Output{RID: r.RID, PromptTokens: len(r.PromptIDs), CachedTokens: 1, Retractions: 1, TokenIDs: []int32{5}, CompletionTokens: 1}
+		taken := b.outputs.wait()
+		s.Put(out)
+		<-taken
+		b.clock.Advance(8*time.Millisecond + 1500)
+		f := length()
+		f.Timeline, f.ComputedTokens, f.ReprocessedTokens = scheduled(2), len(r.PromptIDs)-1, 7
+		out.CompletionTokens, out.Finish = 2, &f
+		s.Put(out)
+	}
+}
+
+func TestDebugWaterfall(t *testing.T) {
+	b := newBench(t, nil)
+	timedAnswer(b)
+	if got := b.call(http.MethodPost, "/generate", `{"text":"a secret prompt","rid":"a"}`); got.Code != http.StatusOK {
+		t.Fatal(got.Body)
+	}
+	want := `a  length  received 2023-11-14T22:13:20Z
+  13 prompt tokens: 1 cached, 12 computed; 2 answer tokens; 1 retractions, 7 tokens computed again
+  end to end 10.002 ms, first output 2.000 ms
+  api_server: 10.002 ms
+    tokenize                          0.000 +        0.000 ms |                                                |
+    api_server_dispatch               0.000 +        2.000 ms |#########                                       |
+    await_output                      2.000 +        0.000 ms |                                                |
+    stream_output                     2.000 +        8.002 ms |         #######################################|
+    output_batch                    1 laps, 8.002 ms in all, 8.002 ms each
+  unified: 9.000 ms
+    request_process                   2.000 +        0.500 ms |         ##                                     |
+    prefill_waiting                   2.500 +        2.000 ms |           ##########                           |
+    prefill_forward                   4.500 +        2.000 ms |                     ##########                 |
+    decode_waiting                    6.500 +        0.000 ms |                                                |
+    decode_forward                    6.500 +        4.500 ms |                               #################|
+    chunked_prefill                 2 laps, 2.000 ms in all, 1.000 ms each
+    decode_loop                     4 laps, 4.000 ms in all, 1.000 ms each
+    queue_duration=2.00ms, forward_duration=6.50ms, entry_time=1700000000.002
+`
+	got := b.call(http.MethodGet, "/debug/requests/a?format=text", "")
+	if diff := cmp.Diff(want, got.Body.String()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	all := b.call(http.MethodGet, "/debug/requests?format=text", "")
+	if diff := cmp.Diff(want, all.Body.String()); diff != "" {
+		t.Errorf("the list (-want +got):\n%s", diff)
+	}
+
+	one := b.call(http.MethodGet, "/debug/requests/a", "")
+	var v requestView
+	if err := json.Unmarshal(one.Body.Bytes(), &v); err != nil {
+		t.Fatal(err)
+	}
+	if v.E2ENanos != 10_001_500 || *v.TTFTNanos != 2_000_000 || *v.QueueNanos != 2_000_000 || *v.Outcome != request.OutcomeLength || v.InFlight || v.Stage != "done" {
+		t.Errorf("request is %+v", v)
+	}
+	var sum int64
+	for _, s := range v.API.Stages {
+		sum += s.Nanos
+	}
+	if sum != v.E2ENanos || v.Rank.Durations["forward_duration"] != 6_500_000 || v.Rank.Transfer.Bytes != 1<<20 {
+		t.Errorf("the stages sum to %d; rank %+v", sum, v.Rank)
+	}
+	if strings.Contains(one.Body.String(), "secret") {
+		t.Error("the prompt is shown")
+	}
+}
+
+func TestDebugRing(t *testing.T) {
+	b := newBench(t, func(c *Config, _ *scriptedRank) { c.DebugRequests = 2 })
+	wait := map[string]time.Duration{"a": 5, "b": 30, "c": 20}
+	b.rank.arriving = func(rid string) { b.clock.Advance(wait[rid] * time.Millisecond) }
+	for _, rid := range []string{"a", "b", "c"} {
+		b.call(http.MethodPost, "/generate", `{"text":"x","rid":"`+rid+`"}`)
+	}
+	b.call(http.MethodPost, "/generate", `{"text":"x","rid":"d","log_metrics":false}`)
+	for _, tc := range []struct{ name, reason, query, want string }{
+		{"all", "the newest first, the oldest has gone, the uncounted never came", "", "c b"},
+		{"slowest", "by the time they took", "?slowest=1", "b"},
+		{"slowest, more than there are", "", "?slowest=9", "b c"},
+		{"limit", "", "?limit=1", "c"},
+		{"outcome", "", "?outcome=length", "c b"},
+		{"another outcome", "", "?outcome=stop", ""},
+		{"nothing lives", "", "?outcome=in_flight", ""},
+		{"since", "a duration back from now", "?since=45ms", "c"},
+		{"since a time", "", "?since=2023-11-14T22:13:20.035Z", "c"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got := b.call(http.MethodGet, "/debug/requests"+tc.query, "")
+			var list requestList
+			if err := json.Unmarshal(got.Body.Bytes(), &list); err != nil {
+				t.Fatalf("%s: %s", err, got.Body)
+			}
+			var rids []string
+			for _, r := range list.Requests {
+				rids = append(rids, r.RID)
+			}
+			if s := strings.Join(rids, " "); s != tc.want || list.Kept != 2 || list.Forgotten != 1 || list.Capacity != 2 {
+				t.Errorf("%s: %q, want %q; %+v", tc.reason, s, tc.want, list)
+			}
+		})
+	}
+	for _, tc := range []struct{ path, want string }{
+		{"/debug/requests/a", "request a is not remembered: it never came here, it is a health check, or it is one of the 1 that have gone from the ring, which has 2 (--debug-requests 2)"},
+		{"/debug/requests/c?format=xml", `format must be json or text, not \"xml\"`},
+		{"/debug/requests?slowest=0", `slowest must be an integer from 1 to 10000, not \"0\"`},
+		{"/debug/requests?limit=x", `limit must be an integer from 1 to 10000, not \"x\"`},
+		{"/debug/requests?since=-5s", `since must be a duration back from now, such as 5m, or a time in RFC 3339, not \"-5s\"`},
+	} {
+		if got := b.call(http.MethodGet, tc.path, ""); !strings.Contains(got.Body.String(), tc.want) || got.Code == http.StatusOK {
+			t.Errorf("%s answers %d %s, want %q", tc.path, got.Code, got.Body, tc.want)
+		}
+	}
+}
+
+func TestDebugInFlight(t *testing.T) {
+	b := newBench(t, func(c *Config, _ *scriptedRank) { c.AdminAPIKey = "k" })
+	b.rank.script = b.waitForAbort("one")
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		b.call(http.MethodPost, "/generate", `{"text":"x","rid":"live"}`)
+	}()
+	var v requestView
+	for deadline := time.Now().Add(time.Minute); v.CompletionTokens == 0; runtime.Gosched() {
+		got := b.call(http.MethodGet, "/debug/requests/live", "", "Authorization", "Bearer k")
+		if got.Code == http.StatusOK {
+			if err := json.Unmarshal(got.Body.Bytes(), &v); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("never seen: %d %s", got.Code, got.Body)
+		}
+	}
+	if !v.InFlight || v.Stage != "stream_output" || v.Outcome != nil || v.Rank != nil {
+		t.Errorf("request is %+v", v)
+	}
+	if got := b.call(http.MethodGet, "/debug/requests?outcome=in_flight&format=text", "", "Authorization", "Bearer k"); !strings.HasPrefix(got.Body.String(), "live  in flight, stream_output") {
+		t.Errorf("as text: %s", got.Body)
+	}
+	if got := b.call(http.MethodGet, "/debug/requests", ""); got.Code != http.StatusUnauthorized {
+		t.Errorf("without the key: %d", got.Code)
+	}
+	_ = b.rank.AbortAll("")
+	<-done
+	got := b.call(http.MethodGet, "/debug/requests/live", "", "Authorization", "Bearer k")
+	if !strings.Contains(got.Body.String(), `"outcome":"aborted_operator"`) {
+		t.Errorf("at the end: %s", got.Body)
+	}
+}
+
+func TestDebugOff(t *testing.T) {
+	b := newBench(t, func(c *Config, _ *scriptedRank) { c.DebugRequests = 0 })
+	b.call(http.MethodPost, "/generate", `{"text":"x","rid":"a"}`)
+	for _, path := range []string{"/debug/requests", "/debug/requests/a"} {
+		if got := b.call(http.MethodGet, path, ""); got.Code != http.StatusNotFound || !strings.Contains(got.Body.String(), "start the engine with --debug-requests") {
+			t.Errorf("%s answers %d %s", path, got.Code, got.Body)
+		}
+	}
+}
+
+// The ring keeps its bounds and finds what it has, whatever comes and goes, from many goroutines.
+func TestRecentRequestsBounds(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	l := newRecentRequests(16)
+	var wg sync.WaitGroup
+	for g := range 4 {
+		wg.Go(func() {
+			rng := rand.New(rand.NewPCG(seed, uint64(g)))
+			for i := range 500 {
+				spec := sequenceSpec{rid: fmt.Sprint(g, "-", i%7), timeline: *ledger.NewTimeline(ledgertest.New(), ledger.APIServer)}
+				x := l.begin(&spec)
+				x.moved(&spec.timeline)
+				x.generated(i)
+				if v := x.view(); !v.InFlight {
+					t.Errorf("%s has ended before its end", v.RID)
+				}
+				e := ending{outcome: request.OutcomeStop, api: spec.timeline.Record(), message: strings.Repeat("m", rng.IntN(40<<10))}
+				l.end(x, e)
+				l.mu.Lock()
+				bytes, kept := 0, 0
+				for _, x := range l.ended {
+					if x != nil {
+						bytes, kept = bytes+x.size, kept+1
+					}
+				}
+				if bytes != l.bytes || bytes > l.capacity*recentBytes || kept > l.capacity || len(l.newest) > kept+len(l.live) {
+					t.Errorf("%d bytes of %d counted, %d kept, %d by rid", bytes, l.bytes, kept, len(l.newest))
+				}
+				l.mu.Unlock()
+				for _, x := range l.all() {
+					_ = x.view()
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if live, ended, gone := l.counts(); live != 0 || int64(ended)+gone != 2000 {
+		t.Errorf("%d live, %d ended and %d gone of 2000", live, ended, gone)
+	}
+}
+
+// BenchmarkRecent is all that remembering costs a request: the beginning, three moves, a hundred outputs and the end.
+func BenchmarkRecent(b *testing.B) {
+	l := newRecentRequests(1024)
+	spec := sequenceSpec{rid: "a", timeline: *ledger.NewTimeline(ledgertest.New(), ledger.APIServer)}
+	e := ending{outcome: request.OutcomeStop, api: spec.timeline.Record(), rank: scheduled(0)}
+	b.ReportAllocs()
+	for b.Loop() {
+		x := l.begin(&spec)
+		for range 3 {
+			x.moved(&spec.timeline)
+		}
+		for i := range 100 {
+			x.generated(i)
+		}
+		l.end(x, e)
+	}
+}
