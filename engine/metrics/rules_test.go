@@ -169,6 +169,42 @@ func TestUnknownOccupancy(t *testing.T) {
 	}
 }
 
+// TestRankEventsAllocateNothing: once its series exist, whatever a scheduler tells costs it no memory.
+func TestRankEventsAllocateNothing(t *testing.T) {
+	m := NewScheduler(openStore(t, t.TempDir(), "rank-0"), RankLabels{EngineType: "decode", Priority: true, Features: allFeatures}, ledger.System())
+	s := snapshot(report.Decode)
+	for _, q := range []*report.QueueCount{&s.NumRunningReqs, &s.NumQueueReqs} {
+		q.ByPriority = []report.PriorityCount{{Count: 3}, {Priority: report.Priority{Set: true, Value: 4}, Count: q.Total - 3}}
+	}
+	loop := loopTime()
+	m.Started(constants())
+	all := func() {
+		m.Report(s)
+		m.LoopTime(loop)
+		m.QueueTime(5, report.Priority{Set: true, Value: 4})
+		m.StageTime(ledger.StageDecodeForward, 6)
+		m.KVTransfer(report.KVTransfer{TotalBytes: 7, LatencyNanos: 8})
+		m.KVReleased(report.ReleaseError, 9)
+		m.BootstrapFailed()
+		m.TransferFailed()
+		m.PrefillRetried()
+		m.Rejected(report.RejectedTimeout)
+		m.Retracted(10, 11, 12)
+		m.RealtimeTokens(13, 14, 15)
+		m.PrefillTokens(16, 17)
+		m.Forward(report.ForwardDecode, 18)
+		m.Estimated(report.Cost{Flops: 19})
+		m.Evicted(20, 21)
+		m.Grammar(report.Grammar{CompileNanos: 22, Schemas: 23, Size: 24})
+		m.GrammarMasks(25, 26)
+		m.Violated(ledger.LawPages)
+	}
+	all()
+	if n := testing.AllocsPerRun(100, all); n != 0 {
+		t.Errorf("%g allocations", n)
+	}
+}
+
 // The total stays under an empty priority; every priority ever seen keeps a sample, and those beyond the bound share one.
 func TestQueuesByPriority(t *testing.T) {
 	r := &recorder{}

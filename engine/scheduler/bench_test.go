@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-dev/sluice/engine/ledger"
 	"github.com/sluice-dev/sluice/engine/request"
+	"github.com/sluice-dev/sluice/engine/scheduler/report"
 )
 
 // nothingness is a device that takes no time.
@@ -129,6 +130,48 @@ func BenchmarkOverlap(b *testing.B) {
 			b.ReportMetric(float64((took[1] / n).Nanoseconds()), "on-ns/step")
 			b.ReportMetric(float64(took[1])/float64(took[0]), "on÷off")
 			b.ReportMetric(float64(busy*n)/float64(took[0]), "ideal")
+		})
+	}
+}
+
+// BenchmarkLoopTime compares decode steps of 256 sequences with what the account of the loop's time adds to each of them, in
+// turns: its readings of the clock, alone. share is the part of a step that it is.
+func BenchmarkLoopTime(b *testing.B) {
+	for _, overlap := range []bool{false, true} {
+		b.Run(fmt.Sprintf("overlap=%t", overlap), func(b *testing.B) {
+			s := newBench(b, &nothingness{}, 256, overlap)
+			var l loopTime
+			l.start(ledger.System(), nil)
+			const steps = 50
+			var took [2]time.Duration
+			rounds := 0
+			b.ReportAllocs()
+			for b.Loop() {
+				began := time.Now()
+				for range steps {
+					if _, err := s.turn(); err != nil {
+						b.Fatal(err)
+					}
+				}
+				took[0] += time.Since(began)
+				began = time.Now()
+				for range steps {
+					for _, stage := range []report.LoopStage{
+						report.LoopReceive, report.LoopProcessInput, report.LoopQueue, report.LoopPick, report.LoopResult, report.LoopRun,
+						report.LoopRun, report.LoopResult, report.LoopRun, report.LoopResult, report.LoopOther,
+					} {
+						l.enter(stage)
+					}
+					l.turn(false)
+					l.flush(false)
+				}
+				took[1] += time.Since(began)
+				rounds++
+			}
+			n := time.Duration(rounds * steps)
+			b.ReportMetric(float64((took[0] / n).Nanoseconds()), "step-ns")
+			b.ReportMetric(float64((took[1] / n).Nanoseconds()), "account-ns")
+			b.ReportMetric(float64(took[1])/float64(took[0]), "share")
 		})
 	}
 }

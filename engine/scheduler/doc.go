@@ -20,7 +20,8 @@
 //	grammar.go    the grammar queue; logprobs.go: logprobs on their way
 //	stop.go       when a token ends its request; deadline.go: when time does
 //	pause.go      stops and goes on
-//	observe.go    reports; load.go: the load at any moment
+//	observe.go    reports: count.go, routing.go, occupancy.go; looptime.go: the loop's own time
+//	load.go       the load at any moment
 //
 // No decision depends on map order, wall time or floating point, so ranks that get the same messages decide the same.
 package scheduler

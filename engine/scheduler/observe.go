@@ -23,6 +23,7 @@ const (
 // reported is what the last report said, as far as it decides whether an idle one is due.
 type reported struct {
 	grammar, running, queued, bootstrap, inflight, prealloc, transfer, held, used, evictable int
+	windowUsed, windowEvictable, sessions, sessionTokens                                     int
 
 	generating bool // the throughput was not 0
 }
@@ -185,6 +186,8 @@ func summarize(snap report.Snapshot) reported {
 		grammar: snap.NumGrammarQueueReqs, running: snap.NumRunningReqs.Total, queued: snap.NumQueueReqs.Total,
 		bootstrap: snap.NumPrefillBootstrapQueueReqs.Total, inflight: snap.NumPrefillInflightQueueReqs.Total,
 		prealloc: snap.NumDecodePreallocQueueReqs.Total, transfer: snap.NumDecodeTransferQueueReqs.Total,
+		windowUsed: snap.SWAUsedTokens, windowEvictable: snap.SWAEvictableTokens,
+		sessions: snap.NumStreamingSessions, sessionTokens: snap.StreamingSessionHeldTokens,
 		held: snap.NumDecodeDeferredKVReleaseReqs, used: snap.NumUsedTokens, evictable: snap.KVEvictableTokens, generating: snap.GenThroughput != 0,
 	}
 }
