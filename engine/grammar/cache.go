@@ -45,9 +45,9 @@ func (e *entry) size() int {
 func (c *Compiler) count(e *entry) {
 	if e.place == nil {
 		e.place = c.cache.recent.PushFront(e)
-		if c.entries[e.spec] == nil {
-			c.entries[e.spec] = e
-		}
+	}
+	if c.entries[e.spec] == nil { // else its source was compiled again in the meantime
+		c.entries[e.spec] = e
 	}
 	c.cache.touch(e)
 	n := e.size()
