@@ -265,8 +265,18 @@ func newBenchTelling(t testing.TB, events Events, clock *ledgertest.Clock, log s
 	if r.script == nil {
 		r.script = b.say(length(), "Hello", " world")
 	}
+	tracing, err := openTracing(cfg, b.clock, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := closeTracing(tracing); err != nil {
+			t.Error(err)
+		}
+	})
 	b.Server = New(cfg, Options{
-		Clock: b.clock, Events: events, Log: slog.New(log),
+		Tracing: tracing,
+		Clock:   b.clock, Events: events, Log: slog.New(log),
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "# metrics\n") }),
 	})
 	if err := b.Attach(r, words); err != nil {
