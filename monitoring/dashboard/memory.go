@@ -44,7 +44,7 @@ func memoryPanels(q *queries) []panel {
 			help: "Share of prompt tokens found in a cache, by where, without those of retracted requests that are computed again. Below the hit rate at the top, retractions flatter it.",
 			targets: []target{{shareOfAll(
 				q.rate("sglang:prefill_effective_tokens_total", []string{"mode"}, `mode!="input"`),
-				q.rate("sglang:prefill_effective_tokens_total", nil, `mode="input"`),
+				q.rate("sglang:prefill_effective_tokens_total", nil),
 			), "{{mode}}"}},
 		},
 		{
@@ -53,8 +53,8 @@ func memoryPanels(q *queries) []panel {
 		},
 		{
 			title: "Cached Tokens by Source", unit: tokensPerSec, look: stacked, empty: "no cached token in this window",
-			help:    "Prompt tokens of finished requests that came from a cache, by where it is. A drift from device to slower sources makes hits dearer.",
-			targets: []target{{q.rate("sglang:cached_tokens_total", []string{"cache_source"}), "{{cache_source}}"}},
+			help:    "Prompt tokens of finished requests that came from a cache, by where it is. A drift from device to slower sources makes hits dearer. Prefill and decode engines both tell of the same tokens.",
+			targets: []target{{q.rate("sglang:cached_tokens_total", []string{"engine_type", "cache_source"}), "{{engine_type}} {{cache_source}}"}},
 		},
 		{
 			title: "Hit Rate of the Last Prefill", unit: ratio, top: 1, help: "SGLang's gauge: the last prefill batch alone, kept until the next.",
@@ -96,7 +96,7 @@ func retractionPanels(q *queries) []panel {
 			title: "Repeated Share of Prefill", unit: ratio, top: 1, empty: "no prompt was computed in this window",
 			help: "Share of the prompt tokens of prefill batches that belong to work done before.",
 			targets: []target{{"1 - " + share(
-				q.rate("sglang:prefill_effective_tokens_total", replica, `mode="input"`),
+				q.rate("sglang:prefill_effective_tokens_total", replica),
 				q.rate("sglang:realtime_tokens_total", replica, `mode=~"prefill_compute|prefill_cache"`),
 			), legend}},
 		},

@@ -86,8 +86,8 @@ func ledgerPanels(q *queries) []panel {
 		},
 		{
 			title: "Requests Submitted and Ended", unit: reqPerSec, targets: []target{
-				{q.rate("sluice_requests_submitted_total", nil), "submitted"},
-				{q.rate("sluice_request_outcomes_total", nil), "ended"},
+				{q.rate("sluice_requests_submitted_total", byModel), "submitted " + modelLegend},
+				{q.rate("sluice_request_outcomes_total", byModel), "ended " + modelLegend},
 			},
 		},
 		{

@@ -15,7 +15,7 @@ func queuePanels(q *queries) []panel {
 		},
 		{
 			title: "Utilization", unit: ratio, warn: 0.8, bad: 1, empty: "a prefill engine has no utilization",
-			help:    "The larger of running requests over their cap and of KV usage over 0.9, of the busiest rank. May exceed 1.",
+			help:    "The larger of running requests over their cap and of KV usage over 0.9, of the busiest rank. May exceed 1, and stays at its last value while nothing runs.",
 			targets: []target{{q.highest("sglang:utilization", replica) + " >= 0", legend}},
 		},
 		{

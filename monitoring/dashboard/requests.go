@@ -35,8 +35,9 @@ func requestPanels(q *queries) []panel {
 			targets: []target{{q.rate("sglang:num_requests_total", []string{"model_name", "engine_type", "is_streaming"}), modelLegend + " streaming {{is_streaming}}"}},
 		},
 		{
-			title: "Outcomes", unit: reqPerSec, look: stacked, help: "Requests that ended, by how. Every request ends in exactly one outcome.",
-			targets: []target{{q.rate("sluice_request_outcomes_total", []string{"outcome"}), "{{outcome}}"}},
+			title: "Outcomes", unit: reqPerSec, look: stacked,
+			help:    "Requests that ended, by how. Every request ends in exactly one outcome on each engine that it passes: twice on prefill and decode engines.",
+			targets: []target{{q.rate("sluice_request_outcomes_total", []string{"engine_type", "outcome"}), "{{engine_type}} {{outcome}}"}},
 		},
 		{
 			title: "Requests in Flight", unit: number, help: "Requests that have not ended, wherever they are.",
