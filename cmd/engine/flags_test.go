@@ -33,7 +33,7 @@ func TestServeFlags(t *testing.T) {
 	want.APIKey, want.AdminAPIKey, want.MaxBodyBytes = "k", "a", 2
 	want.DPSize, want.LoadBalanceMethod = 2, "total_tokens"
 	want.NNodes, want.NodeRank, want.DistInitAddr, want.DistTimeout = 4, 1, "h:5", 18*time.Second
-	want.LogRequests, want.LogRequestsLevel = true, 3
+	want.LogRequests, want.LogRequestsLevel, want.LogRequestsSampleRate = true, 3, 0.25
 	want.EnableMetrics, want.EnableCacheReport, want.BootstrapPort = true, true, 3
 	want.ExtraMetricLabels = map[string]string{"cluster": "c"}
 	want.CustomLabelsHeader, want.AllowedCustomLabels = "x-l", []string{"team", "shift"}
@@ -68,7 +68,7 @@ func TestServeFlags(t *testing.T) {
 		"--tokenizer-metrics-allowed-custom-labels", "team", "shift", "--bucket-time-to-first-token", "0.1", "0.5", "--bucket-inter-token-latency=0.2",
 		"--bucket-e2e-request-latency", "1,2", "--prompt-tokens-buckets", "tse", "1000", "2", "8", "--generation-tokens-buckets", "custom 5 50",
 		"--enable-trace", "--otlp-traces-endpoint", "c:4318", "--trace-modules", "request, mooncake",
-		"--decode-log-interval", "13", "--enable-cache-report", "--dp-size", "2", "--tensor-parallel-size", "2", "--pp", "3", "--nnodes", "4", "--node-rank", "1", "--nccl-init-addr", "h:5", "--dist-timeout", "18", "--dist-secret-file", "g", "--load-balance-method", "shortest_queue", "--load-balance-method", "total_tokens", "--log-requests", "--log-requests-level", "3", "--log-level", "debug", "--disaggregation-mode", "prefill", "--disaggregation-bootstrap-port", "3",
+		"--decode-log-interval", "13", "--enable-cache-report", "--dp-size", "2", "--tensor-parallel-size", "2", "--pp", "3", "--nnodes", "4", "--node-rank", "1", "--nccl-init-addr", "h:5", "--dist-timeout", "18", "--dist-secret-file", "g", "--load-balance-method", "shortest_queue", "--load-balance-method", "total_tokens", "--log-requests", "--log-requests-level", "3", "--log-requests-sample-rate", "0.25", "--log-level", "debug", "--disaggregation-mode", "prefill", "--disaggregation-bootstrap-port", "3",
 		"--disaggregation-host", "h", "--disaggregation-secret-file", "f", "--drain-accept", "1.5", "--drain-timeout", "2m")
 	if err != nil {
 		t.Fatal(err)

@@ -102,7 +102,8 @@ func serveFlags(f *pflag.FlagSet, cfg *server.Config, files *secretFiles) {
 	f.IntVar(&r.DecodeLogInterval, "decode-log-interval", r.DecodeLogInterval, "decode steps between two reports")
 	f.BoolVar(&cfg.EnableCacheReport, "enable-cache-report", false, "tell clients how many prompt tokens came from the cache")
 	f.BoolVar(&cfg.LogRequests, "log-requests", false, "log a line when a request comes and when it ends")
-	f.IntVar(&cfg.LogRequestsLevel, "log-requests-level", cfg.LogRequestsLevel, "what the lines hold: 0 counts, 1 also the sampling parameters, 2 also the begin of texts, 3 whole texts")
+	f.IntVar(&cfg.LogRequestsLevel, "log-requests-level", cfg.LogRequestsLevel, "what the lines hold: 0 counts and times, 1 also the sampling parameters, 2 also the begin of texts, 3 whole texts")
+	f.Float64Var(&cfg.LogRequestsSampleRate, "log-requests-sample-rate", cfg.LogRequestsSampleRate, "the share of the requests that is logged, 0 to 1")
 	f.StringVar(&r.LogLevel, "log-level", r.LogLevel, "debug, info, warning or error")
 
 	f.BoolVar(&r.Trace.Enabled, "enable-trace", false, "make spans of requests and send them to an OpenTelemetry collector")

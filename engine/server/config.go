@@ -37,6 +37,8 @@ type Config struct {
 
 	LogRequests      bool // --log-requests: a line for each request, until /configure_logging says otherwise
 	LogRequestsLevel int  // --log-requests-level: 0 to 3, how much of it
+	// LogRequestsSampleRate is the share of the requests that is logged, --log-requests-sample-rate: 0 to 1.
+	LogRequestsSampleRate float64
 
 	DebugRequests int // --debug-requests: ended requests whose timelines /debug/requests has; 0: none
 
@@ -72,7 +74,7 @@ type Config struct {
 // Default is the configuration without any flag.
 func Default() Config {
 	return Config{
-		Host: "127.0.0.1", Port: 30000, CustomLabelsHeader: "x-custom-labels", LogRequestsLevel: 2, DebugRequests: 1024, MaxBodyBytes: 8 << 20,
+		Host: "127.0.0.1", Port: 30000, CustomLabelsHeader: "x-custom-labels", LogRequestsLevel: 2, LogRequestsSampleRate: 1, DebugRequests: 1024, MaxBodyBytes: 8 << 20,
 		ClientTimeout: 2 * time.Minute, HealthTimeout: 20 * time.Second, HealthGenerates: true, DrainAccept: 2 * time.Second, DrainTimeout: 60 * time.Second,
 		BootstrapPort: 8998, ProfilerDir: "/tmp", NNodes: 1, DistTimeout: 300 * time.Second, DPSize: 1, LoadBalanceMethod: string(dp.Auto),
 		Rank: rank.Config{TPSize: 1, PPSize: 1, Trace: trace.DefaultConfig(),
@@ -114,6 +116,9 @@ func (c Config) Validate() (Config, error) {
 	if c.LogRequestsLevel < 0 || c.LogRequestsLevel > maxLogLevel {
 		refuse("log-requests-level", "is %d: give 0 to %d", c.LogRequestsLevel, maxLogLevel)
 	}
+	if !(c.LogRequestsSampleRate >= 0 && c.LogRequestsSampleRate <= 1) {
+		refuse("log-requests-sample-rate", "is %g: give 0 to 1; 1 logs every request", c.LogRequestsSampleRate)
+	}
 	if c.DebugRequests < 0 || c.DebugRequests > maxDebugRequests {
 		refuse("debug-requests", "is %d: give a number up to %d, or 0 to remember none", c.DebugRequests, maxDebugRequests)
 	}
@@ -147,6 +152,10 @@ func (c Config) Validate() (Config, error) {
 	c.Rank.ModelDir, c.Rank.ServedModelName = c.ModelPath, c.ServedModelName
 	c.Rank.Metrics.Enabled, c.Rank.Metrics.Labels = c.EnableMetrics, c.ExtraMetricLabels
 	return c, nil
+}
+
+func (c Config) logSetting() logSetting {
+	return logSetting{on: c.LogRequests, level: c.LogRequestsLevel, rate: c.LogRequestsSampleRate}
 }
 
 // labelName is what Prometheus takes as the name of a label.

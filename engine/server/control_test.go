@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -37,7 +38,7 @@ func TestControl(t *testing.T) {
 		{"collect", "/freeze_gc", ``, 200, "Garbage collected in all processes.", []string{"collect"}},
 		{"log", "/configure_logging", `{"log_requests":true,"log_requests_level":1}`, 200, ``, nil},
 		{"state", "/set_internal_state", `{"server_args":{"enable_cache_report":true}}`, 200,
-			`[{"updated":true,"server_args":{"enable_cache_report":true,"log_requests":false,"log_requests_level":2}}]`, nil},
+			`[{"updated":true,"server_args":{"enable_cache_report":true,"log_requests":false,"log_requests_level":2,"log_requests_sample_rate":1}}]`, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			b := newBench(t, nil)
@@ -67,9 +68,9 @@ func TestRefusedControl(t *testing.T) {
 		{"collect denied", "/freeze_gc", ``, refused{400, "", codeRefused, "the garbage is not collected: the rank says no"}},
 		{"log level", "/configure_logging", `{"log_requests_level":4}`, refused{400, "log_requests_level", "", "log_requests_level must be at most 3, not 4"}},
 		{"dump", "/configure_logging", `{"dump_requests_folder":"/x"}`, refused{400, "dump_requests_folder", codeNotSupported, "dump_requests_folder is not supported: leave it out; log_requests_level 3 logs whole texts"}},
-		{"no state", "/set_internal_state", `{}`, refused{400, "server_args", "", "server_args is missing: send an object with what to change: enable_cache_report, log_requests, log_requests_level"}},
+		{"no state", "/set_internal_state", `{}`, refused{400, "server_args", "", "server_args is missing: send an object with what to change: enable_cache_report, log_requests, log_requests_level, log_requests_sample_rate"}},
 		{"fixed state", "/set_internal_state", `{"server_args":{"enable_cache_report":true,"page_size":1}}`, refused{400, "server_args.page_size", "",
-			"server_args.page_size can't change while the engine serves: what can is enable_cache_report, log_requests, log_requests_level; restart it with the flag for the rest"}},
+			"server_args.page_size can't change while the engine serves: what can is enable_cache_report, log_requests, log_requests_level, log_requests_sample_rate; restart it with the flag for the rest"}},
 		{"profile path", "/start_profile", `{"output_dir":"here"}`, refused{400, "output_dir", "", `output_dir must be an absolute path on the engine's machine, not "here"`}},
 		{"profile name", "/start_profile", `{"profile_prefix":"../../etc"}`, refused{400, "profile_id", "",
 			`profile_id with profile_prefix before it makes the name "../../etc-1700000000", which must be 1 to 100 letters, digits, dots, underscores and dashes, without a dot at the begin`}},
@@ -238,6 +239,7 @@ level=INFO msg="request ended" rid=a outcome=length prompt_tokens=3 cached_token
 `},
 		{"no_logs", `{"log_requests":true}`, `{"prompt":"Hi","no_logs":true}`, ""},
 		{"not counted", `{"log_requests":true}`, `{"prompt":"Hi","log_metrics":false}`, ""},
+		{"not in the sample", `{"log_requests":true,"log_requests_sample_rate":0}`, `{"prompt":"Hi"}`, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			b := newBench(t, nil)
@@ -262,17 +264,45 @@ level=INFO msg="request ended" rid=a outcome=length prompt_tokens=3 cached_token
 	}
 }
 
-// TestRequestLogLevels: a level alone does not turn the log on, and the log keeps its level when it is turned off and on.
-func TestRequestLogLevels(t *testing.T) {
+// TestRequestLogSettings: what is not named stays, and neither a level nor a rate turns the log on.
+func TestRequestLogSettings(t *testing.T) {
 	b := newBench(t, nil)
 	for _, tc := range []struct {
-		body  string
-		on    bool
-		level int
-	}{{`{"log_requests_level":1}`, false, logOff}, {`{"log_requests":true}`, true, 2}, {`{"log_requests_level":3}`, true, 3}, {`{"log_requests":false}`, false, logOff}} {
+		body string
+		want logSetting
+	}{
+		{`{}`, logSetting{level: 2, rate: 1}},
+		{`{"log_requests_level":1}`, logSetting{level: 1, rate: 1}},
+		{`{"log_requests":true}`, logSetting{on: true, level: 1, rate: 1}},
+		{`{"log_requests_sample_rate":0.25}`, logSetting{on: true, level: 1, rate: 0.25}},
+		{`{"log_requests":false}`, logSetting{level: 1, rate: 0.25}},
+		{`{"log_requests":true,"log_requests_sample_rate":2}`, logSetting{level: 1, rate: 0.25}}, // refused
+	} {
 		b.call(http.MethodPost, "/configure_logging", tc.body)
-		if level, on := b.requests.level(); on != tc.on || level != tc.level {
-			t.Errorf("after %s: on %t, level %d", tc.body, on, level)
+		if got := b.requests.current(); got != tc.want {
+			t.Errorf("after %s: %+v, want %+v", tc.body, got, tc.want)
+		}
+	}
+}
+
+// TestRequestLogSample: about the share that was asked for is in the sample, always the same, and a larger sample has the
+// smaller one in it.
+func TestRequestLogSample(t *testing.T) {
+	const n = 20000
+	in := func(rate float64) (count int) {
+		for i := range n {
+			rid := fmt.Sprint("request_", i)
+			if sampled(rid, rate) {
+				count++
+			} else if sampled(rid, rate/2) {
+				t.Fatalf("%s is in the sample of %g and not in that of %g", rid, rate/2, rate)
+			}
+		}
+		return count
+	}
+	for rate, want := range map[float64]int{0: 0, 0.1: n / 10, 0.5: n / 2, 1: n} {
+		if got := in(rate); math.Abs(float64(got-want)) > n/50 || (rate == 0 || rate == 1) && got != want {
+			t.Errorf("rate %g: %d of %d", rate, got, n)
 		}
 	}
 }

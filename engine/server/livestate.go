@@ -32,7 +32,7 @@ type stateAnswer struct {
 
 // liveNames are the names of what can be changed.
 func liveNames() []string {
-	return []string{"enable_cache_report", "log_requests", "log_requests_level"}
+	return []string{"enable_cache_report", "log_requests", "log_requests_level", "log_requests_sample_rate"}
 }
 
 // setInternalState changes what {"server_args": {…}} names, all or nothing.
@@ -52,29 +52,32 @@ func (s *Server) setInternalState(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	report := inner.boolean("enable_cache_report", s.cacheReport())
-	on, level := s.readLogging(inner)
+	logging := s.readLogging(inner)
 	if *o.fault != nil {
 		writeError(w, *o.fault)
 		return
 	}
 	s.state.cacheReport.Store(report)
-	s.requests.configure(on, level)
-	s.log.Info("the state was changed", "enable_cache_report", report, "log_requests", on, "log_requests_level", level)
+	s.requests.configure(logging)
+	s.log.Info("the state was changed", "enable_cache_report", report, "log_requests", logging.on, "log_requests_level", logging.level, "log_requests_sample_rate", logging.rate)
 	rows := make([]stateAnswer, s.dataRanks())
 	for i := range rows {
-		rows[i] = stateAnswer{Updated: true, ServerArgs: map[string]any{"enable_cache_report": report, "log_requests": on, "log_requests_level": level}}
+		rows[i] = stateAnswer{Updated: true, ServerArgs: map[string]any{
+			"enable_cache_report": report, "log_requests": logging.on, "log_requests_level": logging.level, "log_requests_sample_rate": logging.rate,
+		}}
 	}
 	writeJSON(w, http.StatusOK, rows)
 }
 
-// readLogging reads log_requests and log_requests_level; what is not named stays. A level alone does not turn the log on.
-func (s *Server) readLogging(o *object) (on bool, level int) {
-	level, on = s.requests.level()
-	if !on {
-		level = s.cfg.LogRequestsLevel
+// readLogging reads log_requests, log_requests_level and log_requests_sample_rate; what is not named stays. A level or a rate
+// alone does not turn the log on.
+func (s *Server) readLogging(o *object) logSetting {
+	was := s.requests.current()
+	return logSetting{
+		on:    o.boolean("log_requests", was.on),
+		level: int(o.integerIn("log_requests_level", int64(was.level), 0, maxLogLevel)),
+		rate:  o.number("log_requests_sample_rate", was.rate, 0, 1),
 	}
-	level = int(o.integerIn("log_requests_level", int64(level), 0, maxLogLevel))
-	return o.boolean("log_requests", on), level
 }
 
 // configureLogging changes the request log.
@@ -84,7 +87,7 @@ func (s *Server) configureLogging(w http.ResponseWriter, r *http.Request) {
 		writeError(w, err)
 		return
 	}
-	on, level := s.readLogging(o)
+	logging := s.readLogging(o)
 	for _, f := range []struct{ name, remedy string }{
 		{"log_level", "restart the engine with --log-level"},
 		{"log_requests_format", "leave it out; the log is text"},
@@ -101,7 +104,7 @@ func (s *Server) configureLogging(w http.ResponseWriter, r *http.Request) {
 		writeError(w, *o.fault)
 		return
 	}
-	s.requests.configure(on, level)
-	s.log.Info("the request log was changed", "log_requests", on, "log_requests_level", level)
+	s.requests.configure(logging)
+	s.log.Info("the request log was changed", "log_requests", logging.on, "log_requests_level", logging.level, "log_requests_sample_rate", logging.rate)
 	w.WriteHeader(http.StatusOK)
 }

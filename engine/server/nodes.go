@@ -101,9 +101,11 @@ func (s *Server) startReplica(ctx context.Context, run Runtime, cfg rank.Config)
 		}
 	}()
 	s.log.Info("waiting for the other nodes", "nnodes", s.cfg.NNodes, "dist_init_addr", s.cfg.DistInitAddr)
+	watch := s.newStopwatch()
 	if err := leader.Gather(ctx); err != nil {
 		return nil, err
 	}
+	watch.step(stepNodes)
 	cfgs, order, err := s.spread(cfg)
 	if err != nil {
 		return nil, err

@@ -154,7 +154,8 @@ func modelField() FieldReference {
 func loggingFields(path string) []FieldReference {
 	return []FieldReference{
 		{path + "log_requests", "boolean", "as it is", "A line when a request comes and one when it ends."},
-		{path + "log_requests_level", "integer, 0 to 3", "as it is", "What the lines hold: 0 counts and outcome, 1 also the sampling parameters, 2 also the begin of prompt and answer, 3 all of them."},
+		{path + "log_requests_level", "integer, 0 to 3", "as it is", "What the lines hold: 0 counts, outcome and times, 1 also the sampling parameters and the rank's durations, 2 also the begin of prompt and answer, 3 all of them."},
+		{path + "log_requests_sample_rate", "number, 0 to 1", "as it is", "The share of the sequences that is logged. Their rids decide, so both lines of one are there or none, on every engine."},
 	}
 }
 

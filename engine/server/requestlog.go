@@ -1,6 +1,7 @@
 package server
 
 import (
+	"hash/fnv"
 	"log/slog"
 	"strings"
 	"sync/atomic"
@@ -14,39 +15,59 @@ const maxLogLevel = 3
 // clippedText is how much of a text level 2 shows, in bytes.
 const clippedText = 2048
 
-// requestLog writes a line when a sequence comes and one when it ends, while it is on. Levels: 0 counts and outcome, 1 also
-// the sampling parameters, 2 also the begin of prompt and answer, 3 all of them. Requests that are not counted (health
-// checks) or have no_logs leave no line. Safe for concurrent use.
+// requestLog writes a line when a sequence comes and one when it ends, while it is on, for a sample of the sequences. Levels:
+// 0 counts, outcome and times, 1 also the sampling parameters and the rank's durations, 2 also the begin of prompt and
+// answer, 3 all of them. Requests that are not counted (health checks) or have no_logs leave no line. Safe for concurrent use.
 type requestLog struct {
 	log     *slog.Logger
-	setting atomic.Int64 // the level, or logOff
+	setting atomic.Pointer[logSetting]
 }
 
-const logOff = -1
+// logSetting says what is logged.
+type logSetting struct {
+	on    bool
+	level int     // 0 <= level <= maxLogLevel
+	rate  float64 // the share of the sequences that is logged, [0, 1]
+}
 
-func newRequestLog(log *slog.Logger, on bool, level int) *requestLog {
+func newRequestLog(log *slog.Logger, setting logSetting) *requestLog {
 	l := &requestLog{log: log}
-	l.configure(on, level)
+	l.configure(setting)
 	return l
 }
 
-func (l *requestLog) configure(on bool, level int) {
-	if !on {
-		level = logOff
+func (l *requestLog) configure(setting logSetting) { l.setting.Store(&setting) }
+
+func (l *requestLog) current() logSetting { return *l.setting.Load() }
+
+// wants says what a line on the sequence holds; on is false when there is none. Whether a sequence is in the sample follows
+// from its rid: both of its lines are there or none, and so on every engine that has a part of it.
+func (l *requestLog) wants(q *sequence) (level int, on bool) {
+	s := l.current()
+	if !s.on || q.uncounted || q.unlogged || !sampled(q.rid, s.rate) {
+		return 0, false
 	}
-	l.setting.Store(int64(level))
+	return s.level, true
 }
 
-// level is what a line holds; on is false when there are no lines.
-func (l *requestLog) level() (level int, on bool) {
-	level = int(l.setting.Load())
-	return level, level != logOff
+// sampled reports whether a rid is in the sample of a rate.
+func sampled(rid string, rate float64) bool {
+	if rate >= 1 {
+		return true
+	}
+	sum := fnv.New64a()
+	_, _ = sum.Write([]byte(rid)) // never fails
+	// The high bits of this hash hardly depend on the last bytes, so they are mixed once more.
+	x := sum.Sum64()
+	x ^= x >> 32
+	x *= 0x9e3779b97f4a7c15
+	return float64(x>>11)/(1<<53) < rate
 }
 
 // received writes the line of a sequence that was handed to the rank.
 func (l *requestLog) received(q *sequence) {
-	level, on := l.level()
-	if !on || q.uncounted || q.unlogged {
+	level, on := l.wants(q)
+	if !on {
 		return
 	}
 	args := []any{"rid", q.rid, "prompt_tokens", len(q.prompt), "stream", q.streaming}
@@ -64,15 +85,15 @@ func (l *requestLog) received(q *sequence) {
 
 // refused writes the line of a request that ended before it was at the rank.
 func (l *requestLog) refused(err *apiError) {
-	if _, on := l.level(); on {
+	if l.current().on {
 		l.log.Info("request refused", "outcome", string(err.outcome()), "status", err.status, "message", err.message)
 	}
 }
 
 // ended writes the line of a sequence's end.
 func (l *requestLog) ended(q *sequence, outcome request.Outcome, message string) {
-	level, on := l.level()
-	if !on || q.uncounted || q.unlogged {
+	level, on := l.wants(q)
+	if !on {
 		return
 	}
 	args := []any{

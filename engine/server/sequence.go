@@ -121,7 +121,7 @@ func (s *Server) submit(ctx context.Context, e *engine, spec sequenceSpec) (*seq
 		q.recent.dpRank.Store(int64(*rank))
 	}
 	q.recent.moved(&q.timeline)
-	if level, on := s.requests.level(); on && level >= 2 {
+	if level, on := s.requests.wants(q); on && level >= 2 {
 		q.said = &strings.Builder{}
 	}
 	s.requests.received(q)

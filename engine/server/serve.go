@@ -127,19 +127,24 @@ func Serve(ctx context.Context, cfg Config, run Runtime) (err error) {
 	}
 }
 
-// bringUp loads the tokenizer, starts the rank and begins to serve.
+// bringUp loads the tokenizer, starts the rank and begins to serve, and tells how long each took.
 func (s *Server) bringUp(ctx context.Context, run Runtime, cfg rank.Config) (rank.Client, error) {
+	watch := s.newStopwatch()
 	t, err := tokenizer.Load(s.cfg.ModelPath)
 	if err != nil {
 		return nil, fmt.Errorf("load the tokenizer of --model-path %s: %w", s.cfg.ModelPath, err)
 	}
+	tokenizerNanos := watch.step(stepTokenizer)
 	client, err := s.startReplica(ctx, run, cfg)
 	if err != nil {
 		return nil, err
 	}
+	watch.step(stepRanks)
+	s.tellStartup(tokenizerNanos, client.Info().Startup)
 	if err := s.Attach(client, t); err != nil {
 		return nil, errors.Join(err, closeRank(context.Background(), client))
 	}
+	watch.step(stepAttach)
 	return client, nil
 }
 

@@ -130,7 +130,7 @@ func New(cfg Config, o Options) *Server {
 	}
 	s.books = newBooks(s.events, s.log)
 	s.recent = newRecentRequests(cfg.DebugRequests)
-	s.requests, s.state, s.profiles = newRequestLog(s.log, cfg.LogRequests, cfg.LogRequestsLevel), newLiveState(cfg), profile.NewRecorder("api")
+	s.requests, s.state, s.profiles = newRequestLog(s.log, cfg.logSetting()), newLiveState(cfg), profile.NewRecorder("api")
 	s.tracing = o.Tracing
 	s.tracer = s.tracing.Tracer(trace.Place{Label: trace.Tokenizer, Role: string(cfg.Rank.Disagg.Mode)})
 	s.started = s.clock.Now()
