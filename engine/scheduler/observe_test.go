@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	stdcmp "cmp"
 	"math"
 	"testing"
 	"time"
@@ -29,6 +30,7 @@ func TestObservations(t *testing.T) {
 		roles        []Role
 		change       func(*Config)
 		silent       bool
+		tokens       int // of the answer; 0: 6
 		want         []seen
 	}{
 		{name: "unified", reason: "13 prompt tokens in chunks of 5: two laps, the rest belongs to the forward", roles: []Role{Unified},
@@ -36,6 +38,8 @@ func TestObservations(t *testing.T) {
 		{name: "retracted", reason: "the second pass is no second sample; what it finds in the cache is not computed again", roles: []Role{Unified},
 			change: func(c *Config) { c.TestRetractSteps = 3 },
 			want:   []seen{{Stages: map[ledger.Stage]int{ledger.StageRequestProcess: 1, ledger.StagePrefillForward: 1, ledger.StageChunkedPrefill: 2}, Queue: 1, Realtime: [3]int{17, 12, 4}}}},
+		{name: "one token", reason: "the prompt is computed to its end all the same", roles: []Role{Unified}, tokens: 1,
+			want: []seen{{Stages: map[ledger.Stage]int{ledger.StageRequestProcess: 1, ledger.StagePrefillForward: 1, ledger.StageChunkedPrefill: 2}, Queue: 1, Realtime: [3]int{13, 0, 0}}}},
 		{name: "silent", reason: "a health check is not counted", roles: []Role{Unified}, silent: true, want: []seen{{Realtime: [3]int{13, 0, 5}}}},
 		{name: "pair", reason: "each half has its stages", roles: []Role{Prefill, Decode},
 			want: []seen{
@@ -57,7 +61,7 @@ func TestObservations(t *testing.T) {
 			r := newReplica(t, cfgs...)
 			sinks := r.submit(&request.Request{
 				RID: "a", PromptIDs: testPrompt(13, 1), LogMetrics: !tt.silent,
-				Sampling: request.Sampling{MaxNewTokens: 6, IgnoreEOS: true, Seed: new(int64(1))},
+				Sampling: request.Sampling{MaxNewTokens: stdcmp.Or(tt.tokens, 6), IgnoreEOS: true, Seed: new(int64(1))},
 			}, 1)
 			for _, sink := range sinks {
 				r.wait(sink)

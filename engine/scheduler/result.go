@@ -80,6 +80,9 @@ func (s *Scheduler) accept(q *sequence) {
 		f, complete = stop, true
 	}
 	if complete {
+		if s.cfg.Role == Unified && q.timeline.Stage() == ledger.StagePrefillForward {
+			s.enter(q, ledger.StageDecodeWaiting) // the prompt is computed to its end, and the answer needs no more
+		}
 		s.finish(q, f)
 		return
 	}
