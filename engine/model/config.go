@@ -88,7 +88,7 @@ type file struct {
 	IntermediateSize      *int            `json:"intermediate_size"`
 	NumHiddenLayers       *int            `json:"num_hidden_layers"`
 	NumAttentionHeads     *int            `json:"num_attention_heads"`
-	NumKeyValueHeads      *int            `json:"num_key_value_heads"`
+	NumKeyValueHeads      json.RawMessage `json:"num_key_value_heads"` // null is not absent: see architecture
 	HeadDim               *int            `json:"head_dim"`
 	VocabSize             *int            `json:"vocab_size"`
 	MaxPositionEmbeddings *int            `json:"max_position_embeddings"`
@@ -190,11 +190,13 @@ func (f *file) sizes(kind architecture, c *Config) error {
 		*field.to = *field.value
 	}
 	c.NumKVHeads = c.NumHeads
-	if kind.kvHeads > 0 {
+	if kind.kvHeads > 0 && len(f.NumKeyValueHeads) == 0 {
 		c.NumKVHeads = kind.kvHeads
 	}
-	if f.NumKeyValueHeads != nil {
-		c.NumKVHeads = *f.NumKeyValueHeads
+	if present(f.NumKeyValueHeads) {
+		if err := json.Unmarshal(f.NumKeyValueHeads, &c.NumKVHeads); err != nil {
+			return fmt.Errorf("num_key_value_heads is %.40s: want null or a divisor of num_attention_heads, %d", f.NumKeyValueHeads, c.NumHeads)
+		}
 	}
 	if c.NumKVHeads < 1 || c.NumHeads%c.NumKVHeads != 0 {
 		return fmt.Errorf("num_key_value_heads is %d: want a divisor of num_attention_heads, %d", c.NumKVHeads, c.NumHeads)

@@ -81,6 +81,9 @@ func TestParseConfig(t *testing.T) {
 		{"mistral", "a window on every layer", map[string]any{"architectures": []string{"MistralForCausalLM"}, "sliding_window": 128}, full(func(c *Config) {
 			c.Architecture, c.SlidingWindow, c.Windowed = "MistralForCausalLM", 128, slices.Repeat([]bool{true}, 16)
 		})},
+		{"mistral with null KV heads", "null is a head for each, a file without the field means 8", with1(with1(map[string]any{"architectures": []string{"MistralForCausalLM"}},
+			"num_key_value_heads", json.RawMessage("null")), "sliding_window", json.RawMessage("null")),
+			full(func(c *Config) { c.Architecture, c.NumKVHeads = "MistralForCausalLM", 32 })},
 		{"mistral without a window", "null is none", with1(map[string]any{"architectures": []string{"MistralForCausalLM"}, "num_key_value_heads": nil}, "sliding_window", json.RawMessage("null")),
 			full(func(c *Config) { c.Architecture = "MistralForCausalLM" })},
 		{"mistral's default window", "the field is absent", map[string]any{"architectures": []string{"MistralForCausalLM"}}, full(func(c *Config) {
@@ -155,6 +158,7 @@ func TestParseConfigErrors(t *testing.T) {
 		{map[string]any{"num_hidden_layers": 1 << 30}, "num_hidden_layers is 1073741824: want 1 to 16777216"},
 		{map[string]any{"num_attention_heads": nil}, "num_attention_heads is missing: want a number above 0"},
 		{map[string]any{"num_key_value_heads": 5}, "num_key_value_heads is 5: want a divisor of num_attention_heads, 32"},
+		{map[string]any{"num_key_value_heads": "8"}, `num_key_value_heads is "8": want null or a divisor of num_attention_heads, 32`},
 		{map[string]any{"num_key_value_heads": 0}, "num_key_value_heads is 0: want a divisor of num_attention_heads, 32"},
 		{map[string]any{"head_dim": nil, "hidden_size": 2050}, "hidden_size is 2050: want a multiple of num_attention_heads, 32, or a head_dim"},
 		{map[string]any{"head_dim": 63}, "head_dim is 63: want an even number from 2 to 524288"},

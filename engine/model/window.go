@@ -10,7 +10,7 @@ import (
 // window on every layer, Ministral chooses by layer.
 type architecture struct {
 	name    string
-	kvHeads int // num_key_value_heads of a config.json without it; 0: num_attention_heads
+	kvHeads int // num_key_value_heads of a config.json without it; 0: num_attention_heads, which null always means
 	window  int // sliding_window of a config.json without it, which is not the same as null; 0: none, the class has no window
 	types   bool
 }
