@@ -46,7 +46,7 @@ func TestServeFlags(t *testing.T) {
 		TPSize: 2, PPSize: 3,
 		PageSize: 4, MaxTotalTokens: 5, SWAFullTokensRatio: 0.25, ContextLength: 6, MaxRunningRequests: 7, MaxRunningRequestsUnderSLO: 8, MaxQueuedRequests: 9, ChunkedPrefillSize: -1,
 		MaxPrefillTokens: 10, SchedulePolicy: "lpm", ScheduleConservativeness: 0.5, RetractionPolicy: "priority", EnableMixedChunk: true, DisableOverlapSchedule: true,
-		EnableStreamingSession: true, SessionTimeout: 18 * time.Second,
+		EnableStreamingSession: true, SessionTimeout: 18 * time.Second, MaxSessionTokens: 19,
 		Cache: rank.CacheConfig{Disable: true, EvictionPolicy: "lfu", EnableOnDecode: true},
 		Priority: rank.PriorityConfig{
 			Enabled: true, Default: new(-14), LowFirst: true, PreemptionThreshold: 15, DisablePreemption: true, AbortWhenDisabled: true,
@@ -60,7 +60,7 @@ func TestServeFlags(t *testing.T) {
 		"--max-body-bytes", "2", "--page-size", "4", "--max-total-tokens", "5", "--swa-full-tokens-ratio", "0.25", "--context-length", "6", "--max-running-requests", "7",
 		"--max-running-requests-under-slo", "8", "--max-queued-requests", "9", "--chunked-prefill-size", "-1", "--max-prefill-tokens", "10",
 		"--schedule-policy", "lpm", "--schedule-conservativeness", "0.5", "--retraction-policy", "priority", "--enable-mixed-chunk", "--disable-overlap-schedule",
-		"--enable-streaming-session", "--session-timeout", "18", "--disable-radix-cache", "--radix-eviction-policy", "lfu", "--disaggregation-decode-enable-radix-cache", "--enable-priority-scheduling",
+		"--enable-streaming-session", "--session-timeout", "18", "--max-session-tokens", "19", "--disable-radix-cache", "--radix-eviction-policy", "lfu", "--disaggregation-decode-enable-radix-cache", "--enable-priority-scheduling",
 		"--default-priority-value", "-14", "--schedule-low-priority-values-first", "--priority-scheduling-preemption-threshold", "15",
 		"--disable-priority-preemption", "--abort-on-priority-when-disabled", "--request-waiting-timeout", "16", "--request-running-timeout", "17m",
 		"--random-seed", "11",

@@ -26,6 +26,7 @@ func policyFlags(f *pflag.FlagSet, r *rank.Config) {
 	f.BoolVar(&r.Cache.EnableOnDecode, "disaggregation-decode-enable-radix-cache", false, "refused: a decode engine has no prefix cache, the prefill engines have")
 
 	f.BoolVar(&r.EnableStreamingSession, "enable-streaming-session", false, "let sessions keep their KV between turns")
+	f.IntVar(&r.MaxSessionTokens, "max-session-tokens", r.MaxSessionTokens, "tokens that all sessions together remember, in the memory of every rank, 4 bytes each; more turns are refused")
 	f.Var((*seconds)(&r.SessionTimeout), "session-timeout", "longest time without a turn of a session that names none itself")
 
 	f.BoolVar(&r.Priority.Enabled, "enable-priority-scheduling", false, "serve requests in the order of their priority, higher values first")

@@ -80,6 +80,7 @@ type Config struct {
 	DisableOverlapSchedule bool `json:"disableOverlapSchedule"`
 
 	EnableStreamingSession bool          `json:"enableStreamingSession"` // sessions may keep their KV between turns
+	MaxSessionTokens       int           `json:"maxSessionTokens"`       // that all sessions together remember; 0: 16 Mi, 64 MiB of memory
 	SessionTimeout         time.Duration `json:"sessionTimeout"`         // of an idle session that names none itself; 0: 30 min
 
 	Priority PriorityConfig `json:"priority"`
@@ -177,6 +178,7 @@ const (
 	defaultMaxPrefillTokens = 16384
 	defaultDecodeInterval   = 40
 	defaultSessionTimeout   = 30 * time.Minute
+	defaultSessionTokens    = 16 << 20
 	defaultTimeout          = 300 * time.Second // of grammars, bootstraps and transfers
 )
 
@@ -206,6 +208,7 @@ func (c Config) Validate() (Config, error) {
 	positive("maximum of running requests under SLO", &c.MaxRunningRequestsUnderSLO, c.MaxRunningRequests)
 	positive("maximum of prefill tokens", &c.MaxPrefillTokens, defaultMaxPrefillTokens)
 	positive("decode log interval", &c.DecodeLogInterval, defaultDecodeInterval)
+	positive("maximum of session tokens", &c.MaxSessionTokens, defaultSessionTokens)
 	if c.ChunkedPrefillSize < -1 {
 		refuse("chunked prefill size is %d: give a positive number, -1 for no chunks or 0 for %d", c.ChunkedPrefillSize, defaultChunk)
 	}

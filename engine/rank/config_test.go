@@ -15,7 +15,7 @@ import (
 func TestValidate(t *testing.T) {
 	full := Config{
 		ModelDir: "m", PageSize: 16, SWAFullTokensRatio: 0.8, MaxRunningRequests: 256, MaxRunningRequestsUnderSLO: 256, ChunkedPrefillSize: 2048, MaxPrefillTokens: 16384,
-		DecodeLogInterval: 40, LogLevel: "info", SessionTimeout: 30 * time.Minute, Cache: CacheConfig{EvictionPolicy: "lru"}, SchedulePolicy: "fcfs", ScheduleConservativeness: 1, RetractionPolicy: "length",
+		DecodeLogInterval: 40, LogLevel: "info", SessionTimeout: 30 * time.Minute, MaxSessionTokens: 16 << 20, Cache: CacheConfig{EvictionPolicy: "lru"}, SchedulePolicy: "fcfs", ScheduleConservativeness: 1, RetractionPolicy: "length",
 		GrammarTimeout: 300 * time.Second,
 		Disagg:         DisaggConfig{ListenHost: "127.0.0.1", AdvertiseHost: "127.0.0.1", BootstrapTimeout: 300 * time.Second, WaitingTimeout: 300 * time.Second},
 	}

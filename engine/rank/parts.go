@@ -192,6 +192,7 @@ func schedulerConfig(cfg Config, info Info, made runner.Info) scheduler.Config {
 		Eviction: eviction,
 
 		StreamingSessions:   cfg.EnableStreamingSession,
+		SessionTokens:       cfg.MaxSessionTokens,
 		SessionTimeoutNanos: int64(cfg.SessionTimeout),
 
 		Policy: policy,

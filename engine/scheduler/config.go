@@ -72,6 +72,7 @@ type Config struct {
 	Eviction kvcache.Policy // of the prefix cache
 
 	StreamingSessions   bool  // sessions may keep their KV between turns
+	SessionTokens       int   // that all sessions remember together, those that turns under way may add included; 0: no bound
 	SessionTimeoutNanos int64 // without a turn, after which a session that names no time itself is closed; 0: never
 
 	Policy           Policy
@@ -118,6 +119,9 @@ func (c Config) validate() error {
 		if f.v < 1 {
 			errs = append(errs, fmt.Errorf("%s is %d: give at least 1", f.name, f.v))
 		}
+	}
+	if c.SessionTokens < 0 {
+		errs = append(errs, fmt.Errorf("tokens of sessions are %d: give at least 1, or 0 for no bound", c.SessionTokens))
 	}
 	if c.MaxQueued < 0 || c.ChunkTokens < 0 || c.TestRetractSteps < 0 {
 		errs = append(errs, fmt.Errorf("maximum of queued requests (%d), chunk tokens (%d) and test retract steps (%d) may be 0, not negative",

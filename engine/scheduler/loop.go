@@ -198,6 +198,9 @@ func (s *Scheduler) check() error {
 	if st := s.pool.Stats(); st.Reserved != heldPages*s.cfg.PageSize {
 		return fmt.Errorf("scheduler: pool has %d tokens reserved, but %d pages are held", st.Reserved, heldPages)
 	}
+	if err := s.checkSessions(); err != nil {
+		return err
+	}
 	for _, x := range s.sessions {
 		owned.Handles = append(owned.Handles, x.held)
 	}

@@ -31,6 +31,7 @@ type Scheduler struct {
 	held   []held
 
 	sessions     map[string]*session // by id
+	remembered   int                 // tokens, see session.go
 	sessionMoves int64               // opens and ends of turns
 
 	admitted   hits      // of sequences whose first step is not launched yet
@@ -192,9 +193,10 @@ func (s *Scheduler) receive(m submitMsg) {
 		prompt: len(m.req.PromptIDs), logprobs: newLogprobs(m.req.Logprobs),
 		tokens: append(make([]int32, 0, len(m.req.PromptIDs)+min(max(m.req.Sampling.MaxNewTokens, 1), 256)), m.req.PromptIDs...),
 	}
-	fault := ""
+	var outcome request.Outcome
+	var message string
 	if q.req.Session != nil {
-		fault = s.beginTurn(q)
+		outcome, message = s.beginTurn(q)
 	}
 	q.timeline.Start(s.deps.Clock, s.cfg.Role.form())
 	s.trace(q)
@@ -205,8 +207,8 @@ func (s *Scheduler) receive(m submitMsg) {
 	s.digest.note(notedReceipt, uint64(q.arrival), uint64(q.prompt), q.seed)
 	s.digest.text(q.req.RID)
 	s.in[stateNew].add(q)
-	if fault != "" {
-		s.finish(q, aborted(request.OutcomeInvalid, fault))
+	if outcome != "" {
+		s.finish(q, aborted(outcome, message))
 		return
 	}
 	if outcome, message := s.judge(q); outcome != "" {
@@ -220,7 +222,7 @@ func (s *Scheduler) receive(m submitMsg) {
 	}
 	s.live[q.req.RID] = q
 	if q.session != nil {
-		q.session.busy = q
+		s.occupy(q)
 	}
 	if q.req.Grammar != nil {
 		s.compile(q)

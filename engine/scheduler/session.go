@@ -19,8 +19,12 @@ import (
 // window layers keep it gives up as soon as its next turn runs, whose claim covers no more than that turn's own.
 type session struct {
 	request.Session
-	turns []turn         // oldest first; see forget
-	busy  *sequence      // the turn that is under way
+	turns []turn    // oldest first; see forget
+	busy  *sequence // the turn that is under way
+
+	tokens   int // of turns together
+	reserved int // that the turn under way may leave, 0 without one
+
 	held  kvcache.Handle // streaming: of the newest turn
 	moved int64          // order of the last open or end of a turn, unique
 	idle  int64          // when that was, in unpaused nanoseconds of this rank's clock: the leader's decides
@@ -40,6 +44,10 @@ const (
 	// maxTurnContexts bounds the tokens of the turns that one session remembers, each of which has those before it too:
 	// so many times the longest sequence there can be.
 	maxTurnContexts = 16
+	// What all sessions remember together is bounded by Config.SessionTokens:
+	//
+	//	remembered = the sum of tokens + reserved of all sessions
+	//	remembered <= SessionTokens, unless that is 0
 )
 
 // openSession opens a session.
@@ -77,6 +85,7 @@ func (s *Scheduler) closeSession(id string) error {
 		s.finish(x.busy, aborted(request.OutcomeAbortedOperator, "the session was closed"))
 	}
 	s.unlock(&x.held)
+	s.remembered -= x.tokens
 	delete(s.sessions, id)
 	return nil
 }
@@ -86,9 +95,63 @@ func (s *Scheduler) touchSession(x *session) {
 	x.moved, x.idle = s.sessionMoves, s.watch.read(int64(s.deps.Clock.Now()))
 }
 
-// beginTurn puts the session's tokens before the prompt of a new request; it gives what is wrong with the turn, for the
+// beginTurn puts the session's tokens before the prompt of a new request; else it gives the outcome and what is wrong, for the
 // client.
-func (s *Scheduler) beginTurn(q *sequence) (fault string) {
+func (s *Scheduler) beginTurn(q *sequence) (outcome request.Outcome, message string) {
+	if fault := s.goOn(q); fault != "" {
+		return request.OutcomeInvalid, fault
+	}
+	need := s.mayLeave(q)
+	if most := s.cfg.SessionTokens; most > 0 && !s.reclaim(most-need, q.session) {
+		q.session = nil
+		return request.OutcomeRefused, fmt.Sprintf("sessions remember %d tokens, and this turn may leave %d more: together more than the %d of --max-session-tokens; "+
+			"try again later, close sessions, or send the turn without session_params", s.remembered, need, most)
+	}
+	return "", ""
+}
+
+// mayLeave is the most tokens that a turn has at its end.
+func (s *Scheduler) mayLeave(q *sequence) int {
+	return min(q.prompt+max(q.req.Sampling.MaxNewTokens, 1), s.limit)
+}
+
+// occupy makes q the turn under way of its session.
+func (s *Scheduler) occupy(q *sequence) {
+	x := q.session
+	x.busy, x.reserved = q, s.mayLeave(q)
+	s.remembered += x.reserved
+}
+
+// reclaim makes sessions other than spare that have no turn under way forget all turns but their newest, those that have been
+// idle for longest first, until no more than most tokens are remembered. It forgets nothing when that is not enough, and gives
+// false.
+func (s *Scheduler) reclaim(most int, spare *session) bool {
+	if s.remembered <= most {
+		return true
+	}
+	var idle []*session
+	rest := s.remembered
+	for _, x := range s.sessions {
+		if n := len(x.turns); x != spare && x.busy == nil && n > 1 {
+			idle = append(idle, x)
+			rest -= x.tokens - len(x.turns[n-1].tokens)
+		}
+	}
+	if rest > most {
+		return false
+	}
+	slices.SortFunc(idle, func(a, b *session) int { return cmp.Compare(a.moved, b.moved) })
+	for _, x := range idle {
+		if s.remembered <= most {
+			break
+		}
+		s.remembered -= x.forget(0)
+	}
+	return true
+}
+
+// goOn puts the session's tokens before the prompt of a new request; it gives what is wrong with the turn, for the client.
+func (s *Scheduler) goOn(q *sequence) (fault string) {
 	t := q.req.Session
 	x := s.sessions[t.SessionID]
 	switch {
@@ -135,17 +198,23 @@ func (s *Scheduler) endTurn(q *sequence, f request.Finish) {
 	if x == nil || x.busy != q {
 		return
 	}
-	x.busy = nil
+	s.remembered -= x.tokens + x.reserved
+	defer func() { s.remembered += x.tokens }()
+	x.busy, x.reserved = nil, 0
 	s.touchSession(x)
 	if f.Type == request.FinishAbort {
 		return
 	}
 	if q.req.Session.Replace {
-		x.turns = x.turns[:q.follows+1]
+		for _, gone := range x.turns[q.follows+1:] {
+			x.tokens -= len(gone.tokens)
+		}
+		x.turns = slices.Delete(x.turns, q.follows+1, len(x.turns))
 	}
-	x.turns = append(x.turns, turn{rid: q.req.RID, prompt: q.prompt, tokens: q.tokens[:len(q.tokens):len(q.tokens)]})
+	x.turns = append(x.turns, turn{rid: q.req.RID, prompt: q.prompt, tokens: slices.Clone(q.tokens)})
+	x.tokens += len(q.tokens)
 	if x.Streaming {
-		x.turns = x.turns[len(x.turns)-1:]
+		x.forget(0)
 		s.store(q)
 		held := s.tree.Lock(q.prefix.Prefix())
 		s.tree.Unlock(&x.held)
@@ -155,15 +224,39 @@ func (s *Scheduler) endTurn(q *sequence, f request.Finish) {
 }
 
 // forget drops the oldest turns, but never the newest one, until len(turns) <= maxTurns and the turns have at most most
-// tokens together.
-func (x *session) forget(most int) {
+// tokens together. It gives the number of tokens that are forgotten.
+func (x *session) forget(most int) (tokens int) {
 	from := len(x.turns) - 1
 	left := most - len(x.turns[from].tokens)
 	for from > max(0, len(x.turns)-maxTurns) && len(x.turns[from-1].tokens) <= left {
 		from--
 		left -= len(x.turns[from].tokens)
 	}
+	for _, gone := range x.turns[:from] {
+		tokens += len(gone.tokens)
+	}
 	x.turns = slices.Delete(x.turns, 0, from)
+	x.tokens -= tokens
+	return tokens
+}
+
+// checkSessions verifies the bound of what sessions remember.
+func (s *Scheduler) checkSessions() error {
+	sum := 0
+	for _, x := range s.sessions {
+		n := 0
+		for _, y := range x.turns {
+			n += len(y.tokens)
+		}
+		if n != x.tokens || x.busy == nil && x.reserved != 0 || x.busy != nil && len(x.busy.tokens) > x.reserved {
+			return fmt.Errorf("scheduler: session %s has turns of %d tokens, counts %d and has reserved %d", x.ID, n, x.tokens, x.reserved)
+		}
+		sum += x.tokens + x.reserved
+	}
+	if most := s.cfg.SessionTokens; sum != s.remembered || most > 0 && sum > most {
+		return fmt.Errorf("scheduler: sessions remember %d tokens, %d are counted, at most %d may be", sum, s.remembered, most)
+	}
+	return nil
 }
 
 // yieldSession makes a streaming session give up its KV: one without a turn under way before one whose turn waits before

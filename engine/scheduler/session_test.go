@@ -499,3 +499,45 @@ func TestSessionPromptLogprobs(t *testing.T) {
 		}
 	}
 }
+
+// TestSessionsShareOneBound: all sessions together remember at most so many tokens. Older turns of idle ones give way, and a
+// turn that still has no room is refused for now, by the name of the flag.
+func TestSessionsShareOneBound(t *testing.T) {
+	k := newTalk(t, func(c *Config) { c.SessionTokens = 60 })
+	k.open("a", false)
+	k.open("b", false)
+	for range 3 { // 5, 5 and 5 tokens
+		k.say(request.Turn{SessionID: "a", Offset: new(0)}, testPrompt(4, 1), 1)
+	}
+	k.say(request.Turn{SessionID: "b"}, testPrompt(19, 2), 1)
+	if n := k.s.remembered; n != 35 || len(k.s.sessions["a"].turns) != 3 {
+		t.Fatalf("%d tokens are remembered, in a %d turns", n, len(k.s.sessions["a"].turns))
+	}
+	k.say(request.Turn{SessionID: "b", Offset: new(0)}, testPrompt(29, 3), 1) // 30 more: two turns of a go
+	if n := k.s.remembered; n != 55 || len(k.s.sessions["a"].turns) != 1 {
+		t.Fatalf("%d tokens are remembered, in a %d turns", n, len(k.s.sessions["a"].turns))
+	}
+	sink := k.submit(request.Turn{SessionID: "b", Offset: new(0)}, testPrompt(5, 1), 1)
+	k.finish(sink)
+	if f := sink.finish; f.Outcome != request.OutcomeRefused || !strings.Contains(f.Message, "sessions remember 55 tokens, and this turn may leave 6 more: together more than the 60 of --max-session-tokens") {
+		t.Errorf("a turn without room ends with %v", f)
+	}
+	if err := k.ask(controlCloseSession, request.Session{ID: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	k.say(request.Turn{SessionID: "b", Offset: new(0)}, testPrompt(5, 1), 1)
+
+	// What turns under way may leave counts before they end, and an abort gives it back.
+	k.open("c", false)
+	busy := k.submit(request.Turn{SessionID: "b", Offset: new(0)}, testPrompt(1, 1), 3) // 56 + 4
+	k.step()
+	sink = k.submit(request.Turn{SessionID: "c"}, testPrompt(1, 1), 1)
+	k.finish(sink)
+	if f := sink.finish; f.Outcome != request.OutcomeRefused {
+		t.Errorf("a turn without room beside one under way ends with %v", f)
+	}
+	k.finish(busy)
+	if err := k.ask(controlCloseSession, request.Session{ID: "b"}); err != nil || k.s.remembered != 0 {
+		t.Errorf("%d tokens are remembered at the end: %v", k.s.remembered, err)
+	}
+}

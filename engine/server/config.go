@@ -78,7 +78,7 @@ func Default() Config {
 		ClientTimeout: 2 * time.Minute, HealthTimeout: 20 * time.Second, HealthGenerates: true, DrainAccept: 2 * time.Second, DrainTimeout: 60 * time.Second,
 		BootstrapPort: 8998, ProfilerDir: "/tmp", NNodes: 1, DistTimeout: 300 * time.Second, DPSize: 1, LoadBalanceMethod: string(dp.Auto),
 		Rank: rank.Config{TPSize: 1, PPSize: 1, Trace: trace.DefaultConfig(),
-			PageSize: 16, SWAFullTokensRatio: 0.8, MaxRunningRequests: 256, ChunkedPrefillSize: 2048, MaxPrefillTokens: 16384, DecodeLogInterval: 40, LogLevel: "info", SessionTimeout: 30 * time.Minute,
+			PageSize: 16, SWAFullTokensRatio: 0.8, MaxRunningRequests: 256, ChunkedPrefillSize: 2048, MaxPrefillTokens: 16384, DecodeLogInterval: 40, LogLevel: "info", SessionTimeout: 30 * time.Minute, MaxSessionTokens: 16 << 20,
 			Cache: rank.CacheConfig{EvictionPolicy: "lru"}, SchedulePolicy: "fcfs", ScheduleConservativeness: 1, RetractionPolicy: "length", Priority: rank.PriorityConfig{PreemptionThreshold: 10},
 		},
 	}
@@ -234,6 +234,7 @@ func (c Config) checkRankNumbers(refuse refusal) {
 		{"max-queued-requests", r.MaxQueuedRequests, "no limit"},
 		{"max-prefill-tokens", r.MaxPrefillTokens, ""},
 		{"decode-log-interval", r.DecodeLogInterval, ""},
+		{"max-session-tokens", r.MaxSessionTokens, ""},
 		{"threads", r.Threads, "one for each CPU"},
 		{"tp-size", r.TPSize, ""},
 		{"pp-size", r.PPSize, ""},

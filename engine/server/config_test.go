@@ -50,7 +50,7 @@ func TestValidate(t *testing.T) {
 			"--drain-timeout is -1s", "SGLANG_HEALTH_CHECK_TIMEOUT is 0s", `--extra-metric-labels has the label "1a"`,
 			`--tokenizer-metrics-allowed-custom-labels has the label "a" twice`, `--tokenizer-metrics-allowed-custom-labels has the label "le"`, `--tokenizer-metrics-allowed-custom-labels has the label "outcome"`,
 			"--bucket-time-to-first-token is no list of bounds", "--page-size is -1", "--max-total-tokens is -1", "--max-running-requests is 0", "--max-prefill-tokens is 0",
-			"--decode-log-interval is 0", "--tp-size is 0", "--pp-size is 0", "--chunked-prefill-size is -2", "--swa-full-tokens-ratio is 0",
+			"--decode-log-interval is 0", "--max-session-tokens is 0", "--tp-size is 0", "--pp-size is 0", "--chunked-prefill-size is -2", "--swa-full-tokens-ratio is 0",
 			"--schedule-conservativeness is 0", "--session-timeout is 0s", `--log-level is "loud"`, `--disaggregation-mode is "both"`,
 			"--dp-size is 0", "--nnodes is 0",
 		}},

@@ -329,7 +329,7 @@ func ErrorCodes() []ErrorReference {
 		{request.OutcomeTooLong, "The sequence can never fit."},
 		{request.OutcomeInvalid, "The ranks find the request wrong."},
 		{request.OutcomeAbortedClient, "The client went away; nobody reads this."},
-		{request.OutcomeRefused, "The queue is full (`--max-queued-requests`). Retry-After says when to come again."},
+		{request.OutcomeRefused, "The queue is full (`--max-queued-requests`), or sessions remember too much (`--max-session-tokens`). Retry-After says when to come again."},
 		{request.OutcomePreempted, "A request of higher priority took its place in a full queue."},
 		{request.OutcomeAbortedOperator, "/abort_request, a pause or the end of a drain ended it."},
 		{request.OutcomeTimeout, "It waited or ran longer than it may."},
