@@ -117,7 +117,12 @@ type First struct {
 
 // TransferStats are the sizes and times of one session, each 0 until known. They are final once the state is terminal.
 type TransferStats struct {
-	TotalBytes int64 // page bytes, without framing
+	// TotalBytes is the page bytes that were sent (prefill) or that arrived (decode), without framing.
+	TotalBytes int64
+	// PeerBytes is the same as the peers counted it, who say so with the first token and with its ack; valid once PeerKnown.
+	// Done: PeerBytes = TotalBytes. Failed: what arrived is at most what was sent.
+	PeerBytes int64
+	PeerKnown bool
 
 	// LatencyNanos is the time with pages queued or on their way, plus the wait for the final ack (prefill); from
 	// Allocate to the first token (decode).

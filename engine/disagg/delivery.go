@@ -1,6 +1,7 @@
 package disagg
 
 import (
+	"encoding/binary"
 	"net"
 	"time"
 )
@@ -95,7 +96,8 @@ func (d *delivery) onFrame(h header, payload []byte) (over bool) {
 		d.stats.AllocNanos = d.cfg.Now() - d.met
 		d.moveLocked(Ready)
 		woke = true
-	case h.typ == frameAck && d.firstSent:
+	case h.typ == frameAck && d.firstSent && len(payload) == ackBytes:
+		d.stats.PeerBytes, d.stats.PeerKnown = int64(binary.BigEndian.Uint64(payload)), true
 		d.acked, over = true, true
 	case h.typ == frameError:
 		d.failLocked(decodeError(payload))
@@ -189,7 +191,7 @@ func (d *delivery) serve() error {
 		case t.first != nil:
 			firstAt = d.cfg.Now()
 			deadline.Reset(d.cfg.WaitingTimeout)
-			err = d.afterWrite(d.link.writeLast(control(frameFirst, t.first)))
+			err = d.afterWrite(d.link.writeLast(firstFrame(t.first, d.sent())))
 		default:
 			err = d.wait(firstAt != 0, deadline)
 		}
@@ -197,6 +199,13 @@ func (d *delivery) serve() error {
 			return err
 		}
 	}
+}
+
+// sent is the page bytes that were written.
+func (d *delivery) sent() int64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.stats.TotalBytes
 }
 
 // wait returns when something changed; it fails when the time for the present step is over.

@@ -2,6 +2,7 @@ package disagg
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -218,6 +219,7 @@ func (f *fetch) converse(l *link) error {
 			if err != nil {
 				return f.storeFault(h, err)
 			}
+			f.book(h.length)
 			f.r.progressed()
 		case dst != nil && h.typ == frameFirst:
 			return f.complete(l, payload)
@@ -232,6 +234,13 @@ func (f *fetch) destination() *destination {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.dst
+}
+
+// book counts the bytes of a page that is in its place.
+func (f *fetch) book(bytes int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.stats.TotalBytes += int64(bytes)
 }
 
 // expectPage checks that a page is due and notes that it came.
@@ -289,7 +298,7 @@ func (f *fetch) storeFault(h header, err error) error {
 
 // complete checks that nothing is missing and, when nothing of any peer is, acknowledges it.
 func (f *fetch) complete(l *link, payload []byte) error {
-	first, err := decodeFirst(payload, f.r.promptTokens)
+	first, sent, err := decodeFirst(payload, f.r.promptTokens)
 	if err != nil {
 		return err
 	}
@@ -297,8 +306,9 @@ func (f *fetch) complete(l *link, payload []byte) error {
 		return err
 	}
 	f.mu.Lock()
-	f.stats.TotalBytes = int64(f.got.seen) * int64(f.d.shard.cutBytes(f.cut))
+	f.stats.PeerBytes, f.stats.PeerKnown = sent, true
 	f.stats.LatencyNanos = f.cfg.Now() - f.dst.at
+	received := f.stats.TotalBytes
 	f.mu.Unlock()
 	if err := f.r.arrive(first); err != nil {
 		return err
@@ -309,6 +319,6 @@ func (f *fetch) complete(l *link, payload []byte) error {
 		return f.failure()
 	}
 	// When the prefill rank died at this very moment, everything is here nevertheless.
-	l.writeLast(control(frameAck, nil)) //nolint:errcheck // see above
+	l.writeLast(control(frameAck, binary.BigEndian.AppendUint64(nil, uint64(received)))) //nolint:errcheck // see above
 	return nil
 }

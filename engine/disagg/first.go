@@ -14,7 +14,8 @@ import (
 //	4:8    its logprob, IEEE 754
 //	8:16   cached tokens
 //	16:24  seed
-//	24:    nothing, or a count of positions (4 bytes) and so many positions: the sampled token's, then the prompt's
+//	24:32  page bytes sent on this connection
+//	32:    nothing, or a count of positions (4 bytes) and so many positions: the sampled token's, then the prompt's
 //
 // A position is token, logprob, then two counts (2 bytes each) of further tokens and these, each a token and a logprob.
 
@@ -33,7 +34,7 @@ func FirstLogprobsBytes(positions, further int) int {
 // positionBytes are those of a position without further tokens.
 const positionBytes = 8 + 4
 
-// encodeFirst gives the payload; it fails when that would be larger than a peer takes.
+// encodeFirst gives the payload, with no bytes sent; it fails when that would be larger than a peer takes.
 func encodeFirst(f First) ([]byte, error) {
 	size := firstBytes
 	var positions []request.TokenLogprobs
@@ -59,6 +60,7 @@ func encodeFirst(f First) ([]byte, error) {
 	b = binary.BigEndian.AppendUint32(b, math.Float32bits(f.Logprob))
 	b = binary.BigEndian.AppendUint64(b, uint64(f.CachedTokens))
 	b = binary.BigEndian.AppendUint64(b, f.Seed)
+	b = binary.BigEndian.AppendUint64(b, 0)
 	if positions == nil {
 		return b, nil
 	}
@@ -83,36 +85,46 @@ func appendLogprob(b []byte, l request.TokenLogprob) []byte {
 	return binary.BigEndian.AppendUint32(b, math.Float32bits(l.Logprob))
 }
 
+// firstFrame makes the frame of a payload, which it leaves alone, for a connection on which so many bytes of pages were sent.
+func firstFrame(payload []byte, sent int64) []byte {
+	b := make([]byte, headerBytes+len(payload))
+	copy(b[headerBytes:], payload)
+	binary.BigEndian.PutUint64(b[headerBytes+firstBytes-8:], uint64(sent))
+	putHeader(b, frameFirst, 0, 0, b[headerBytes:])
+	return b
+}
+
 // decodeFirst reads the payload of a prompt of so many tokens. It allocates no more than some times the payload.
-func decodeFirst(b []byte, promptTokens int) (First, error) {
+func decodeFirst(b []byte, promptTokens int) (f First, sent int64, err error) {
 	if len(b) < firstBytes {
-		return First{}, faultf(ReasonProtocol, "first frame has %d bytes, want at least %d", len(b), firstBytes)
+		return First{}, 0, faultf(ReasonProtocol, "first frame has %d bytes, want at least %d", len(b), firstBytes)
 	}
-	f := First{
+	f = First{
 		Token:   int32(binary.BigEndian.Uint32(b[0:4])),
 		Logprob: math.Float32frombits(binary.BigEndian.Uint32(b[4:8])),
 		Seed:    binary.BigEndian.Uint64(b[16:24]),
 	}
 	cached := binary.BigEndian.Uint64(b[8:16])
+	sent = int64(binary.BigEndian.Uint64(b[24:32]))
 	if f.Token < 0 {
-		return First{}, faultf(ReasonProtocol, "first frame holds token %d", f.Token)
+		return First{}, 0, faultf(ReasonProtocol, "first frame holds token %d", f.Token)
 	}
 	if cached > uint64(promptTokens) {
-		return First{}, faultf(ReasonProtocol, "first frame claims %d cached tokens of a prompt of %d", cached, promptTokens)
+		return First{}, 0, faultf(ReasonProtocol, "first frame claims %d cached tokens of a prompt of %d", cached, promptTokens)
 	}
 	f.CachedTokens = int(cached)
 	if len(b) == firstBytes {
-		return f, nil
+		return f, sent, nil
 	}
 	positions, err := decodePositions(b[firstBytes:], promptTokens)
 	if err != nil {
-		return First{}, err
+		return First{}, 0, err
 	}
 	f.Logprobs = &positions[0]
 	if len(positions) > 1 {
 		f.Prompt = positions[1:]
 	}
-	return f, nil
+	return f, sent, nil
 }
 
 // decodePositions reads the positions, at least one and at most one for each token of the prompt.

@@ -32,7 +32,7 @@ const (
 	frameAllocated                      // decode → prefill: the pages are there
 	framePage                           // prefill → decode: one layer of one page
 	frameFirst                          // prefill → decode: first token; nothing follows
-	frameAck                            // decode → prefill: everything arrived; nothing follows
+	frameAck                            // decode → prefill: everything arrived, page bytes [8]; nothing follows
 	frameError                          // both: reason and text; nothing follows
 	framePing                           // both: a sign of life
 	frameTypeEnd
@@ -49,7 +49,8 @@ func (t frameType) String() string {
 
 const (
 	proofBytes      = peer.ProofBytes
-	firstBytes      = 24       // of a first frame without logprobs
+	firstBytes      = 32       // of a first frame without logprobs
+	ackBytes        = 8        // page bytes received on this connection
 	maxFirstBytes   = 64 << 20 // with them: those of a long prompt
 	maxHelloBytes   = 512
 	maxJoinBytes    = proofBytes + 8192
@@ -73,6 +74,8 @@ func (t frameType) maxPayload(m limits) int {
 		return m.page
 	case frameFirst:
 		return m.first
+	case frameAck:
+		return ackBytes
 	case frameError:
 		return maxErrorBytes
 	default:

@@ -67,7 +67,7 @@ func FuzzFrames(f *testing.F) {
 					t.Fatalf("error frame gives %q", e)
 				}
 			case frameFirst:
-				if first, err := decodeFirst(payload, 1000); err == nil && !bytes.Equal(mustFirst(first), payload) {
+				if first, sent, err := decodeFirst(payload, 1000); err == nil && !bytes.Equal(firstFrame(mustFirst(first), sent)[headerBytes:], payload) {
 					t.Fatalf("first frame %x reads as %+v, which writes %x", payload, first, mustFirst(first))
 				}
 			case frameHello:
@@ -109,9 +109,10 @@ func exampleFirst() First {
 
 func TestFirst(t *testing.T) {
 	for _, want := range []First{{}, {Token: 1, Seed: 1}, exampleFirst(), {Token: 2, Logprobs: &request.TokenLogprobs{}}} {
-		got, err := decodeFirst(mustFirst(want), 10)
-		if diff := cmp.Diff(want, got); diff != "" || err != nil {
-			t.Errorf("error %v (-want +got):\n%s", err, diff)
+		payload := mustFirst(want)
+		got, sent, err := decodeFirst(firstFrame(payload, 1<<40+7)[headerBytes:], 10)
+		if diff := cmp.Diff(want, got); diff != "" || err != nil || sent != 1<<40+7 {
+			t.Errorf("%d bytes sent, error %v (-want +got):\n%s", sent, err, diff)
 		}
 	}
 	whole := mustFirst(exampleFirst())
@@ -119,7 +120,7 @@ func TestFirst(t *testing.T) {
 		if n == firstBytes {
 			continue // a first token without logprobs
 		}
-		if _, err := decodeFirst(whole[:n], 10); ReasonOf(err) != ReasonProtocol {
+		if _, _, err := decodeFirst(whole[:n], 10); ReasonOf(err) != ReasonProtocol {
 			t.Errorf("the first %d of %d bytes: %v", n, len(whole), err)
 		}
 	}
@@ -132,7 +133,7 @@ func TestFirst(t *testing.T) {
 		{name: "positions", payload: mustFirst(First{Logprobs: &request.TokenLogprobs{}, Prompt: make([]request.TokenLogprobs, 5)}), promptTokens: 5, want: "logprobs of 6 positions of a prompt of 5"},
 		{name: "tail", payload: append(whole, 0), promptTokens: 10, want: "1 bytes too many"},
 	} {
-		if _, err := decodeFirst(tc.payload, tc.promptTokens); err == nil || !strings.Contains(err.Error(), tc.want) {
+		if _, _, err := decodeFirst(tc.payload, tc.promptTokens); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: error %v, want one with %q", tc.name, err, tc.want)
 		}
 	}

@@ -66,12 +66,14 @@ func (g *group) Settled() <-chan struct{} { return g.settled }
 func (g *group) Stats() TransferStats {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	var all TransferStats
+	all := TransferStats{PeerKnown: g.whole}
 	for _, s := range g.sessions {
 		s.mu.Lock()
 		one := s.stats
 		s.mu.Unlock()
 		all.TotalBytes += one.TotalBytes
+		all.PeerBytes += one.PeerBytes
+		all.PeerKnown = all.PeerKnown && one.PeerKnown
 		all.LatencyNanos = max(all.LatencyNanos, one.LatencyNanos)
 		all.BootstrapNanos = max(all.BootstrapNanos, one.BootstrapNanos)
 		all.AllocNanos = max(all.AllocNanos, one.AllocNanos)

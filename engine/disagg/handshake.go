@@ -18,7 +18,7 @@ import (
 //
 // The two labels keep a proof from being reflected; the nonces keep it from being replayed; the lengths in front of
 // each part keep two different handshakes from having the same bytes. Without a secret the HMAC's key is empty.
-const protocolVersion = 2
+const protocolVersion = 3
 
 type hello struct {
 	Version   int    `json:"version"`

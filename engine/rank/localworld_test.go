@@ -76,14 +76,36 @@ func TestWorldsHandOver(t *testing.T) {
 				halves[r.RID] = half{first, second}
 			}
 			for rid, h := range halves {
-				if got, finish := answer(t, h.decode); !cmp.Equal(want[rid], got) {
+				got, finish := answer(t, h.decode)
+				if !cmp.Equal(want[rid], got) {
 					t.Errorf("%s: %v (%+v), want %v", rid, got, finish, want[rid])
 				}
-				answer(t, h.prefill)
+				_, handed := answer(t, h.prefill)
+				checkBooks(t, rid, handed, finish)
 			}
 			p.drained(p.prefill)
 			p.drained(p.decode)
 		})
+	}
+}
+
+// checkBooks verifies what the finishes of both halves say: the times sum up (E4), and the KV bytes that the one sent are
+// those that the other received, as far as these ranks have a part of them (E5).
+func checkBooks(t *testing.T, rid string, prefill, decode request.Finish) {
+	t.Helper()
+	for _, f := range []request.Finish{prefill, decode} {
+		r := f.Timeline
+		if r == nil {
+			t.Fatalf("%s: %+v has no timeline", rid, f)
+		}
+		if err := errors.Join(r.Check(), r.Durations().Check()); err != nil {
+			t.Errorf("%s: %s: %v", rid, r.Form, err)
+		}
+		if r.PeerMet == nil || r.Transfer == nil || r.Transfer.OwnBytes == 0 {
+			t.Errorf("%s: %s met its peer at %v and has the transfer %+v", rid, r.Form, r.PeerMet, r.Transfer)
+		} else if peer := r.Transfer.PeerBytes; peer == nil || *peer != r.Transfer.OwnBytes {
+			t.Errorf("%s: %s counts %d bytes, its peers %v", rid, r.Form, r.Transfer.OwnBytes, peer)
+		}
 	}
 }
 

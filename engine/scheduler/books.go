@@ -3,6 +3,7 @@ package scheduler
 import (
 	"fmt"
 
+	"github.com/sluice-dev/sluice/engine/disagg"
 	"github.com/sluice-dev/sluice/engine/kvcache"
 	"github.com/sluice-dev/sluice/engine/ledger"
 	"github.com/sluice-dev/sluice/engine/request"
@@ -182,10 +183,24 @@ func (s *Scheduler) transferred(q *sequence) *ledger.Transfer {
 		return nil
 	}
 	t := &ledger.Transfer{OwnBytes: stats.TotalBytes, Nanos: stats.LatencyNanos}
+	if stats.PeerKnown {
+		t.PeerBytes = &stats.PeerBytes
+	}
 	if t.Nanos <= 0 && q.sending != nil {
 		t.Nanos = q.timeline.Duration(ledger.StagePrefillTransferKVCache)
 	}
 	return t
+}
+
+// auditTransfer compares what both sides of a hand-over that is done say of its bytes.
+func (s *Scheduler) auditTransfer(q *sequence) {
+	if q.hand == nil || q.hand.transfer == nil || q.hand.own() != disagg.Done {
+		return
+	}
+	if stats := q.hand.transfer.Stats(); !stats.PeerKnown || stats.PeerBytes != stats.TotalBytes {
+		s.violate(ledger.LawKVBytes, fmt.Errorf("request %s: this rank counts %d bytes of KV, its peers %d (said: %t)",
+			q.req.RID, stats.TotalBytes, stats.PeerBytes, stats.PeerKnown))
+	}
 }
 
 // meetPeer notes when the two halves of a hand-over had met, before the sequence leaves the queue for that.

@@ -208,6 +208,44 @@ func TestBreachesAreFound(t *testing.T) {
 	}
 }
 
+// The same for the bytes of a hand-over: both ranks find that what the other says differs.
+func TestE5BreachesAreFound(t *testing.T) {
+	for _, lost := range []int64{0, 1, -1} {
+		t.Run(fmt.Sprint(lost), func(t *testing.T) {
+			l := newLife(t, rand.New(rand.NewPCG(8, 3)), []Role{Prefill, Decode})
+			l.wire.lost = lost
+			panicked := func() (panicked any) {
+				defer func() { panicked = recover() }()
+				for range 4 {
+					l.submit()
+				}
+				for range 60 {
+					l.clock.Advance(time.Millisecond)
+					l.step()
+				}
+				return nil
+			}()
+			for _, x := range l.sides {
+				told := 0
+				for _, line := range x.said.lines {
+					if line == "violated E5: kv_bytes" {
+						told++
+					}
+				}
+				if kvcache.Invariants {
+					continue // the first one ends it
+				}
+				if lost == 0 && told > 0 || lost != 0 && told == 0 {
+					t.Errorf("%s: told of %d breaches", x.s.cfg.Role, told)
+				}
+			}
+			if panicked != nil && !kvcache.Invariants || panicked == nil && kvcache.Invariants && lost != 0 {
+				t.Errorf("builds with invariants: %t; it panicked with %v", kvcache.Invariants, panicked)
+			}
+		})
+	}
+}
+
 func TestAssertTimesNamesTheRequest(t *testing.T) {
 	clock := ledgertest.New()
 	cfg := testConfig(Unified, 1, 64)

@@ -465,7 +465,8 @@ type wire struct {
 	sender   *tape
 	receiver *tape
 	wake     []func()
-	auto     bool // rooms go on by themselves
+	auto     bool  // rooms go on by themselves
+	lost     int64 // bytes by which what the peers say is wrong
 	pageSize int
 }
 
@@ -566,7 +567,8 @@ func (e end) Err() error {
 func (e end) Stats() disagg.TransferStats {
 	e.w.mu.Lock()
 	defer e.w.mu.Unlock()
-	return disagg.TransferStats{TotalBytes: int64(len(e.sent)) << 20, LatencyNanos: 1e6, BootstrapNanos: 2e6, AllocNanos: 3e6}
+	bytes := int64(len(e.sent)) << 20
+	return disagg.TransferStats{TotalBytes: bytes, PeerBytes: bytes + e.w.lost, PeerKnown: e.state[e.side] == disagg.Done, LatencyNanos: 1e6, BootstrapNanos: 2e6, AllocNanos: 3e6}
 }
 
 func (e end) Abort(err error) {

@@ -85,6 +85,7 @@ func (s *Scheduler) failTransfer(q *sequence) {
 
 // finishInflight ends a request on a prefill rank: the decode rank has everything.
 func (s *Scheduler) finishInflight(q *sequence) {
+	s.auditTransfer(q)
 	stats := q.sending.Stats()
 	entered := q.timeline.Entered()
 	f := s.finish(q, request.Finish{Type: request.FinishLength, Outcome: request.OutcomeLength})
@@ -164,6 +165,7 @@ func (s *Scheduler) arrive(q *sequence) {
 	if !ok {
 		panic(fmt.Sprintf("scheduler: request %s has its KV, but no first token", q.req.RID))
 	}
+	s.auditTransfer(q)
 	q.first = first
 	q.seed = first.Seed
 	q.tokens = append(q.tokens, first.Token)

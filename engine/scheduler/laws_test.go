@@ -42,6 +42,7 @@ type life struct {
 	clock *ledgertest.Clock
 	reqs  []*request.Request
 	sides []*side // the last one answers
+	wire  *wire
 }
 
 // side is one engine.
@@ -60,6 +61,7 @@ func newLife(t *testing.T, rng *rand.Rand, roles []Role) *life {
 	l := &life{t: t, rng: rng, clock: ledgertest.New()}
 	pageSize := 1 + rng.IntN(8)
 	w := newWire(pageSize)
+	l.wire = w
 	window := rng.IntN(2) * (1 + rng.IntN(40))
 	var tapes []*tape
 	for _, role := range roles {
