@@ -235,4 +235,7 @@ func observed(t *testing.T) []scrape {
 	return kept
 }
 
-var kept []scrape
+var (
+	kept    []scrape
+	records string // what the decode engine remembers of its slowest requests
+)

@@ -1,6 +1,7 @@
 package monitoring
 
 import (
+	"fmt"
 	"os"
 	"regexp"
 	"strings"
@@ -10,6 +11,7 @@ import (
 var (
 	block   = regexp.MustCompile("(?s)```promql\n(.*?)```")
 	heading = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	code    = regexp.MustCompile("`([^`]*)`")
 	link    = regexp.MustCompile(`\]\(#([^)]*)\)`)
 )
 
@@ -42,6 +44,22 @@ func TestDiagnosisQueries(t *testing.T) {
 			if found == 0 && !mayBeAbsent(question{"", q[1]}) {
 				t.Errorf("%s: no answer to\n%s", name, q[1])
 			}
+		}
+	}
+}
+
+// TestDiagnosisRecords: the fields that the page reads are there.
+func TestDiagnosisRecords(t *testing.T) {
+	observed(t)
+	_, table, _ := strings.Cut(diagnosis(t), "| its fields |")
+	table, _, _ = strings.Cut(table, "\n\n")
+	fields := code.FindAllStringSubmatch(table, -1)
+	if len(fields) < 10 {
+		t.Fatalf("the table has %d fields", len(fields))
+	}
+	for _, f := range fields {
+		if !strings.Contains(records, fmt.Sprintf("%q", f[1])) {
+			t.Errorf("docs/diagnosis.md reads %s, which no record has:\n%.2000s", f[1], records)
 		}
 	}
 }

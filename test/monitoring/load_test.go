@@ -81,6 +81,7 @@ func observe(t *testing.T, f *fleet) []scrape {
 	}
 	f.each(func(_ string, e *harness.Engine) { e.Idle(t) })
 	look()
+	records = page(t, f.engines["decode"].URL+"/debug/requests?slowest=10")
 	return all
 }
 
