@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/sluice-dev/sluice/engine/ledger/ledgertest"
 	"github.com/sluice-dev/sluice/engine/request"
+	"github.com/sluice-dev/sluice/engine/scheduler/report"
 )
 
 // testGrammars compiles "MOD N": the i-th token of the answer is i modulo MOD, and there are N. "slow …" waits until it is
@@ -87,27 +88,35 @@ func TestGrammarOutcomes(t *testing.T) {
 		do           func(t *testing.T, s *Scheduler, clock *ledgertest.Clock, gate chan struct{}) // once it is compiling
 		want         request.Finish
 		tokens       int
+		told         report.Grammar // on every rank
+		masks        int            // requests of which the masks are told
 	}{
-		{name: "ready", reason: "a grammar that ends the answer stops it", source: "7 4", want: request.Finish{Type: request.FinishStop, Outcome: request.OutcomeStop}, tokens: 4},
-		{name: "longer than asked", reason: "the length ends it before", source: "7 400", want: request.Finish{Type: request.FinishLength, Outcome: request.OutcomeLength}, tokens: 9},
+		{name: "ready", reason: "a grammar that ends the answer stops it", source: "7 4", want: request.Finish{Type: request.FinishStop, Outcome: request.OutcomeStop}, tokens: 4,
+			told: report.Grammar{CacheHit: true, Schemas: 7, Size: 4}, masks: 1},
+		{name: "longer than asked", reason: "the length ends it before", source: "7 400", want: request.Finish{Type: request.FinishLength, Outcome: request.OutcomeLength}, tokens: 9,
+			told: report.Grammar{Schemas: 7, Size: 400}, masks: 1},
 		{name: "slow", reason: "it waits for its grammar", source: "slow 7 3",
 			do:   func(_ *testing.T, _ *Scheduler, _ *ledgertest.Clock, gate chan struct{}) { close(gate) },
-			want: request.Finish{Type: request.FinishStop, Outcome: request.OutcomeStop}, tokens: 3},
+			want: request.Finish{Type: request.FinishStop, Outcome: request.OutcomeStop}, tokens: 3, told: report.Grammar{Schemas: 7, Size: 3}, masks: 1},
 		{name: "refused", reason: "the client hears what is wrong with it", source: "(?=x)",
-			want: request.Finish{Type: request.FinishAbort, Outcome: request.OutcomeInvalid, Message: `"(?=x)" is not supported`}},
+			want: request.Finish{Type: request.FinishAbort, Outcome: request.OutcomeInvalid, Message: `"(?=x)" is not supported`},
+			told: report.Grammar{Outcome: report.GrammarAborted}},
 		{name: "stuck", reason: "a mask that can't be made ends the answer", source: "7 13",
-			want: request.Finish{Type: request.FinishAbort, Outcome: request.OutcomeInvalid, Message: "too ambiguous"}, tokens: 5},
+			want: request.Finish{Type: request.FinishAbort, Outcome: request.OutcomeInvalid, Message: "too ambiguous"}, tokens: 5,
+			told: report.Grammar{Schemas: 7, Size: 13}, masks: 1},
 		{name: "time-out", reason: "nobody waits for ever", source: "slow 7 3",
 			do: func(_ *testing.T, s *Scheduler, clock *ledgertest.Clock, _ chan struct{}) {
 				clock.Advance(time.Minute)
 				s.Wake()
 			},
-			want: request.Finish{Type: request.FinishAbort, Outcome: request.OutcomeTimeout, Message: "the grammar was not compiled within 1m0s: make it simpler"}},
+			want: request.Finish{Type: request.FinishAbort, Outcome: request.OutcomeTimeout, Message: "the grammar was not compiled within 1m0s: make it simpler"},
+			told: report.Grammar{Outcome: report.GrammarTimedOut}},
 		{name: "abort", reason: "a client that goes away ends its compilation", source: "slow 7 3",
 			do: func(_ *testing.T, s *Scheduler, _ *ledgertest.Clock, _ chan struct{}) {
 				s.Abort("a", request.OutcomeAbortedClient)
 			},
-			want: request.Finish{Type: request.FinishAbort, Outcome: request.OutcomeAbortedClient, Message: "the client went away"}},
+			want: request.Finish{Type: request.FinishAbort, Outcome: request.OutcomeAbortedClient, Message: "the client went away"},
+			told: report.Grammar{Outcome: report.GrammarAborted}},
 	}
 	for _, tt := range tests {
 		for _, ranks := range []int{1, 2} {
@@ -119,9 +128,11 @@ func TestGrammarOutcomes(t *testing.T) {
 				ctx, stop := context.WithCancel(context.Background())
 				ended := make(chan error, ranks)
 				var leader *Scheduler
+				said := make([]*recorder, ranks)
 				for rank := range ranks {
+					said[rank] = newRecorder()
 					deps := Deps{
-						Executor: newTape(4), Clock: clock, Reporter: newRecorder(), Decoder: letters{}, Log: quiet(), Grammars: testGrammars{gate},
+						Executor: newTape(4), Clock: clock, Reporter: said[rank], Decoder: letters{}, Log: quiet(), Grammars: testGrammars{gate},
 					}
 					if ranks > 1 {
 						deps.Peers = memoryPeers{link, rank}
@@ -139,7 +150,7 @@ func TestGrammarOutcomes(t *testing.T) {
 				}
 				sink := newSink()
 				if err := leader.Submit(&request.Request{
-					RID: "a", PromptIDs: testPrompt(9, 1), Grammar: &request.Grammar{Kind: request.GrammarRegex, Source: tt.source},
+					RID: "a", PromptIDs: testPrompt(9, 1), Grammar: &request.Grammar{Kind: request.GrammarRegex, Source: tt.source}, LogMetrics: true,
 					Sampling: request.Sampling{MaxNewTokens: 9, IgnoreEOS: true},
 				}, sink); err != nil {
 					t.Fatal(err)
@@ -162,6 +173,11 @@ func TestGrammarOutcomes(t *testing.T) {
 				for range ranks {
 					if err := <-ended; err != nil {
 						t.Error(err)
+					}
+				}
+				for rank, r := range said {
+					if diff := cmp.Diff([]report.Grammar{tt.told}, r.grammars); diff != "" || len(r.masks) != tt.masks {
+						t.Errorf("rank %d tells of the masks of %d requests, want %d; of grammars (-want +got):\n%s", rank, len(r.masks), tt.masks, diff)
 					}
 				}
 				if diff := cmp.Diff(tt.want, apart(*sink.finish), cmp.FilterPath(func(p cmp.Path) bool {
