@@ -46,7 +46,7 @@ type Source uint8
 const (
 	FromScheduler Source = iota // model_name, engine_type, tp_rank, pp_rank, moe_ep_rank, extra labels
 	FromCache                   // cache_type, tp_rank, pp_rank, dp_rank, extra labels
-	FromFront                   // model_name, engine_type, custom labels, extra labels
+	FromFront                   // model_name, engine_type, priority where there are priorities, custom labels, extra labels
 	FromHTTP                    // extra labels
 	FromProcess                 // no further labels: every process about itself
 	FromStore                   // no further labels: the store about itself

@@ -80,11 +80,11 @@ func (s *Server) abortRequest(w http.ResponseWriter, r *http.Request) {
 		rid = ""
 	}
 	if len(s.doom(rid)) > 0 || all {
-		s.events.Aborted()
 		if abortErr := e.rank.AbortAll(rid); abortErr != nil {
 			writeError(w, failure(http.StatusBadGateway, codeEngineFailed, "abort at the rank: %v", abortErr))
 			return
 		}
+		s.events.Aborted()
 	}
 	w.WriteHeader(http.StatusOK)
 }

@@ -290,12 +290,17 @@ func (s *Server) metaInfo(q *sequence, finish *request.Finish) metaInfo {
 // unixSeconds is the whole second of an instant.
 func (s *Server) unixSeconds(i ledger.Instant) int64 { return s.clock.Wall(i) / 1e9 }
 
-// bodyLabels reads custom_labels: the allowed keys of it.
+// bodyLabels reads custom_labels: the allowed keys of it; others are not looked at.
 func (s *Server) bodyLabels(o *object) map[string]string {
 	inner := o.object("custom_labels")
-	labels := map[string]string{}
-	for name := range inner.raw {
-		labels[name] = inner.string(name, "")
+	var labels map[string]string
+	for _, name := range s.cfg.AllowedCustomLabels {
+		if inner.has(name) {
+			if labels == nil {
+				labels = map[string]string{}
+			}
+			labels[name] = inner.string(name, "")
+		}
 	}
-	return s.allowedLabels(labels)
+	return labels
 }

@@ -469,11 +469,14 @@ func TestLabels(t *testing.T) {
 		want                     map[string]string
 	}{
 		{"header", "/v1/completions", `{"prompt":[1]}`, `{"team":"a","x":"y"}`, map[string]string{"team": "a"}},
+		{"header with other things", "/v1/completions", `{"prompt":[1]}`, `{"team":"a","x":{"y":1},"user":5}`, map[string]string{"team": "a"}},
+		{"header with null", "/v1/completions", `{"prompt":[1]}`, `{"team":null}`, nil},
 		{"header that is no JSON", "/v1/completions", `{"prompt":[1]}`, `team=a`, nil},
-		{"body", "/generate", `{"text":"a","custom_labels":{"team":"b","x":"y"}}`, `{"team":"a"}`, map[string]string{"team": "b"}},
+		{"body with null", "/generate", `{"text":"a","custom_labels":{"team":null}}`, ``, nil},
+		{"body", "/generate", `{"text":"a","custom_labels":{"team":"b","x":5}}`, `{"team":"a"}`, map[string]string{"team": "b"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			b := newBench(t, func(c *Config, _ *scriptedRank) { c.AllowedCustomLabels = []string{"team"} })
+			b := newBench(t, func(c *Config, _ *scriptedRank) { c.AllowedCustomLabels = []string{"team", "user"} })
 			if r := b.call(http.MethodPost, tc.path, tc.body, "x-custom-labels", tc.header); r.Code != http.StatusOK {
 				t.Fatalf("status %d: %s", r.Code, r.Body)
 			}

@@ -31,6 +31,7 @@ type ErrorReference struct {
 	Code    string
 	Status  int
 	Meaning string
+	Outcome string // of a request that is answered with it; "": no request that is counted is
 }
 
 // Reference lists every route in the order of the table.
@@ -305,22 +306,28 @@ func bootstrapFields() []FieldReference {
 // ErrorCodes lists the words of error.code, with the outcomes of requests that the ranks end.
 func ErrorCodes() []ErrorReference {
 	list := []ErrorReference{
-		{codeInvalidJSON, http.StatusBadRequest, "The body is no JSON object; the message has the line and the column."},
-		{codeNotSupported, http.StatusBadRequest, "The field exists in the API, but this engine can't honour it; the message says what to do instead."},
-		{codeContextLength, http.StatusBadRequest, "Prompt and answer don't fit the context or the KV pool."},
-		{codeGrammar, http.StatusBadRequest, "The schema or expression can't bound an answer; the message names the keyword or construct."},
-		{codeSession, http.StatusBadRequest, "There is no such session, or the turn does not fit it."},
-		{codeNotFlushed, http.StatusBadRequest, "The cache can't be flushed while requests live."},
-		{codeRefused, http.StatusBadRequest, "The ranks say no to a control call. On the routes of requests it is the outcome of a full queue."},
-		{codeInvalidKey, http.StatusUnauthorized, "The key is missing or wrong."},
-		{codeModelNotFound, http.StatusNotFound, "This engine serves another model."},
-		{codeNotFound, http.StatusNotFound, "There is no such route."},
-		{codeNotKept, http.StatusNotFound, "The timeline of that request is not, or no more, remembered; the message says why."},
-		{codeMethod, http.StatusMethodNotAllowed, "The route takes other methods; the header Allow names them."},
-		{codeTooLarge, http.StatusRequestEntityTooLarge, "The body is larger than `--max-body-bytes`, or the request than what a rank takes."},
-		{codeNotReady, http.StatusServiceUnavailable, "The engine starts or shuts down."},
-		{codeEngineFailed, http.StatusBadGateway, "A rank died or could not be reached; 503 where only its state was asked for."},
-		{codeInternal, http.StatusInternalServerError, "A fault of the engine; its log says why."},
+		{Code: codeInvalidJSON, Status: http.StatusBadRequest, Meaning: "The body is no JSON object; the message has the line and the column."},
+		{Code: codeNotSupported, Status: http.StatusBadRequest, Meaning: "The field exists in the API, but this engine can't honour it; the message says what to do instead."},
+		{Code: codeContextLength, Status: http.StatusBadRequest, Meaning: "Prompt and answer don't fit the context or the KV pool."},
+		{Code: codeGrammar, Status: http.StatusBadRequest, Meaning: "The schema or expression can't bound an answer; the message names the keyword or construct."},
+		{Code: codeSession, Status: http.StatusBadRequest, Meaning: "There is no such session, or the turn does not fit it."},
+		{Code: codeNotFlushed, Status: http.StatusBadRequest, Meaning: "The cache can't be flushed while requests live."},
+		{Code: codeRefused, Status: http.StatusBadRequest, Meaning: "The ranks say no to a control call. On the routes of requests it is the outcome of a full queue."},
+		{Code: codeInvalidKey, Status: http.StatusUnauthorized, Meaning: "The key is missing or wrong."},
+		{Code: codeModelNotFound, Status: http.StatusNotFound, Meaning: "This engine serves another model."},
+		{Code: codeNotFound, Status: http.StatusNotFound, Meaning: "There is no such route."},
+		{Code: codeNotKept, Status: http.StatusNotFound, Meaning: "The timeline of that request is not, or no more, remembered; the message says why."},
+		{Code: codeMethod, Status: http.StatusMethodNotAllowed, Meaning: "The route takes other methods; the header Allow names them."},
+		{Code: codeTooLarge, Status: http.StatusRequestEntityTooLarge, Meaning: "The body is larger than `--max-body-bytes`, or the request than what a rank takes."},
+		{Code: codeNotReady, Status: http.StatusServiceUnavailable, Meaning: "The engine starts or shuts down."},
+		{Code: codeEngineFailed, Status: http.StatusBadGateway, Meaning: "A rank died or could not be reached; 503 where only its state was asked for."},
+		{Code: codeInternal, Status: http.StatusInternalServerError, Meaning: "A fault of the engine; its log says why."},
+	}
+	uncounted := []string{codeNotFlushed, codeRefused, codeInvalidKey, codeNotFound, codeNotKept, codeMethod}
+	for i, e := range list {
+		if !slices.Contains(uncounted, e.Code) {
+			list[i].Outcome = string((&apiError{status: e.Status, code: e.Code}).outcome())
+		}
 	}
 	for _, o := range []struct {
 		outcome request.Outcome
@@ -336,7 +343,7 @@ func ErrorCodes() []ErrorReference {
 		{request.OutcomeBootstrapFailed, "The prefill and the decode engine did not meet."},
 		{request.OutcomeTransferFailed, "The other engine died, or KV was damaged on the way."},
 	} {
-		list = append(list, ErrorReference{string(o.outcome), o.outcome.HTTPStatus(), o.meaning})
+		list = append(list, ErrorReference{Code: string(o.outcome), Status: o.outcome.HTTPStatus(), Meaning: o.meaning, Outcome: string(o.outcome)})
 	}
 	return list
 }

@@ -269,6 +269,8 @@ func (s *Server) abortRest(end context.Context, client rank.Client) {
 	s.doom("")
 	if err := client.AbortAll(""); err != nil {
 		s.log.Warn("abort what still runs", "error", err)
+	} else {
+		s.events.Aborted()
 	}
 	ctx, cancel := context.WithTimeout(end, abortGrace)
 	defer cancel()

@@ -23,6 +23,18 @@ fields, and the same in OpenAI's form. ` + "`param`" + ` names the field, the me
 error is an event ` + "`" + `{"error": {…, "retryable"}}` + "`" + `, and the stream ends without ` + "`[DONE]`" + `. 503 has the header Retry-After.
 `
 
+const httpErrors = `
+## Error codes
+
+The outcome is that of the label of ` + "`sluice_request_outcomes_total`" + ` under which a request counts that is answered with the error.
+Answers without an error are ` + "`stop`" + ` and ` + "`length`" + `; refused without a word of the table are 400, ` + "`invalid`" + `, and a body that does not come
+in time, 408, ` + "`aborted_client`" + `. A request for several sequences counts once until it is known how many they are, and what has no
+route, key or method for a request does not count at all; nor does one with ` + "`log_metrics`" + ` false.
+
+| code | status | outcome | meaning |
+|---|---|---|---|
+`
+
 // httpPage lists every route with its fields, and every error.
 func httpPage(routes []server.RouteReference, errors []server.ErrorReference) []byte {
 	var b bytes.Buffer
@@ -43,9 +55,13 @@ func httpPage(routes []server.RouteReference, errors []server.ErrorReference) []
 		fieldTable(&b, "query", r.Query)
 		fieldTable(&b, "field", r.Body)
 	}
-	b.WriteString("\n## Error codes\n\n| code | status | meaning |\n|---|---|---|\n")
+	b.WriteString(httpErrors)
 	for _, e := range errors {
-		fmt.Fprintf(&b, "| `%s` | %d | %s |\n", e.Code, e.Status, cell(e.Meaning))
+		outcome := ""
+		if e.Outcome != "" {
+			outcome = "`" + e.Outcome + "`"
+		}
+		fmt.Fprintf(&b, "| `%s` | %d | %s | %s |\n", e.Code, e.Status, outcome, cell(e.Meaning))
 	}
 	return b.Bytes()
 }

@@ -23,8 +23,7 @@ have begins with ` + "`sluice_`" + `. Where a series comes from decides the labe
 |---|---|
 | scheduler | ` + "`model_name`, `engine_type`, `tp_rank`, `pp_rank`, `moe_ep_rank`, with `--dp-size` `dp_rank`, with priority scheduling `priority`, and those of `--extra-metric-labels`" + ` |
 | cache | ` + "`cache_type`, `tp_rank`, `pp_rank`, `dp_rank`, and those of `--extra-metric-labels`" + ` |
-| cache | ` + "`cache_type`, `tp_rank`, `pp_rank`, `dp_rank`, and those of `--extra-metric-labels`" + ` |
-| front | ` + "`model_name`, `engine_type`, and those of `--extra-metric-labels`" + ` |
+| front | ` + "`model_name`, `engine_type`, with priority scheduling `priority`, those of `--tokenizer-metrics-allowed-custom-labels`, empty where a request has none, and those of `--extra-metric-labels`" + ` |
 | http | those of ` + "`--extra-metric-labels`" + ` |
 | process, store | none |
 
