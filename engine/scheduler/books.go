@@ -216,7 +216,7 @@ func (s *Scheduler) meetPeer(q *sequence) {
 // violate tells of a breach of a conservation law. It may not happen; builds with invariants don't survive it.
 func (s *Scheduler) violate(law ledger.Law, numbers error) {
 	s.deps.Reporter.Violated(law)
-	s.deps.Log.Error("a conservation law is broken", "law", law.Number(), "name", law.String(), "numbers", numbers)
+	s.deps.Log.Error("a conservation law does not hold", "law", law.Number(), "name", law.String(), "numbers", numbers)
 	if kvcache.Invariants {
 		panic(fmt.Sprintf("scheduler: %s, %s: %v", law.Number(), law, numbers))
 	}
