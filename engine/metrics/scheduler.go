@@ -86,17 +86,16 @@ type Scheduler struct {
 	constants []constantGauge
 	loop      loopCounters
 
-	retractedReqs, retractedAlias        CounterSeries
-	retractedInput, retractedOutput      CounterSeries
-	bootstrapFailed, transferFailed      CounterSeries
-	prefillRetries                       CounterSeries
-	rejected                             []CounterSeries // by report.Rejection
-	prefillCompute, prefillCache, decode CounterSeries   // made at their first token
-	effectiveInput, effectiveHit         CounterSeries
-	forward                              []CounterSeries // by report.ForwardMode, made at their first step
-	flops, readBytes, writeBytes         CounterSeries
-	evicted                              CounterSeries
-	released                             []CounterSeries // by report.ReleaseOutcome
+	retractedReqs, retractedInput, retractedOutput CounterSeries
+	bootstrapFailed, transferFailed                CounterSeries
+	prefillRetries                                 CounterSeries
+	rejected                                       []CounterSeries // by report.Rejection
+	prefillCompute, prefillCache, decode           CounterSeries   // made at their first token
+	effectiveInput, effectiveHit                   CounterSeries
+	forward                                        []CounterSeries // by report.ForwardMode, made at their first step
+	flops, readBytes, writeBytes                   CounterSeries
+	evicted                                        CounterSeries
+	released                                       []CounterSeries // by report.ReleaseOutcome
 
 	grammarTotal, grammarHits, grammarAborted, grammarTimeouts CounterSeries
 	grammarCompile, grammarSchemas, grammarSize                HistogramSeries

@@ -15,7 +15,7 @@ type metricsStore interface {
 // noMetrics is the store of a rank whose metrics are off.
 type noMetrics struct{}
 
-func (noMetrics) reporter() report.Reporter { return report.Silent{} }
+func (noMetrics) reporter() report.Reporter { return report.Silent() }
 func (noMetrics) close() error              { return nil }
 
 // logged passes reports on and writes them to the log.

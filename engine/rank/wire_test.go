@@ -117,7 +117,7 @@ func FuzzCall(f *testing.F) {
 		s, err := scheduler.New(scheduler.Config{
 			PageSize: 4, CapacityTokens: 64, ContextLength: 40, VocabSize: 100, MaxRunning: 2, MaxRunningUnderSLO: 2, MaxPrefillTokens: 100, DecodeInterval: 3,
 		}, scheduler.Deps{
-			Executor: fixed{}, Clock: ledger.System(), Reporter: report.Silent{}, Decoder: noText{}, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+			Executor: fixed{}, Clock: ledger.System(), Reporter: report.Silent(), Decoder: noText{}, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		})
 		if err != nil {
 			t.Fatal(err)

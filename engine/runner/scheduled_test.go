@@ -32,8 +32,8 @@ func (a *answer) Put(o request.Output) {
 	}
 }
 
-// silence is a reporter that nobody reads.
-type silence struct{ report.Silent }
+// silence is a decoder whose text nobody reads.
+type silence struct{}
 
 func (silence) Decode(ids []int32, _ bool) string { return fmt.Sprint(ids) }
 
@@ -48,7 +48,7 @@ func serve(t *testing.T, runners []*Runner, worlds []*parallel.World, change fun
 	change(&cfg)
 	schedulers := make([]*scheduler.Scheduler, len(runners))
 	for rank, r := range runners {
-		deps := scheduler.Deps{Executor: r, Clock: ledger.System(), Reporter: silence{}, Decoder: silence{}, Log: slog.New(slog.DiscardHandler)}
+		deps := scheduler.Deps{Executor: r, Clock: ledger.System(), Reporter: report.Silent(), Decoder: silence{}, Log: slog.New(slog.DiscardHandler)}
 		if worlds != nil {
 			deps.Peers = worlds[rank].Peers()
 		}

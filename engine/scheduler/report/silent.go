@@ -2,28 +2,28 @@ package report
 
 import "github.com/sluice-dev/sluice/engine/ledger"
 
-// Silent is a Reporter that forgets everything.
-type Silent struct{}
+// Silent gives a Reporter that forgets everything.
+func Silent() Reporter { return silent{} }
 
-var _ Reporter = Silent{}
+type silent struct{}
 
-func (Silent) Started(Constants)                {}
-func (Silent) Report(Snapshot)                  {}
-func (Silent) LoopTime(LoopTime)                {}
-func (Silent) QueueTime(int64, Priority)        {}
-func (Silent) StageTime(ledger.Stage, int64)    {}
-func (Silent) KVTransfer(KVTransfer)            {}
-func (Silent) KVReleased(ReleaseOutcome, int64) {}
-func (Silent) BootstrapFailed()                 {}
-func (Silent) TransferFailed()                  {}
-func (Silent) PrefillRetried()                  {}
-func (Silent) Rejected(Rejection)               {}
-func (Silent) Retracted(int, int, int)          {}
-func (Silent) RealtimeTokens(int, int, int)     {}
-func (Silent) PrefillTokens(int, int)           {}
-func (Silent) Forward(ForwardMode, int64)       {}
-func (Silent) Estimated(Cost)                   {}
-func (Silent) Evicted(int, int64)               {}
-func (Silent) Grammar(Grammar)                  {}
-func (Silent) GrammarMasks(int64, int64)        {}
-func (Silent) Violated(ledger.Law)              {}
+func (silent) Started(Constants)                {}
+func (silent) Report(Snapshot)                  {}
+func (silent) LoopTime(LoopTime)                {}
+func (silent) QueueTime(int64, Priority)        {}
+func (silent) StageTime(ledger.Stage, int64)    {}
+func (silent) KVTransfer(KVTransfer)            {}
+func (silent) KVReleased(ReleaseOutcome, int64) {}
+func (silent) BootstrapFailed()                 {}
+func (silent) TransferFailed()                  {}
+func (silent) PrefillRetried()                  {}
+func (silent) Rejected(Rejection)               {}
+func (silent) Retracted(int, int, int)          {}
+func (silent) RealtimeTokens(int, int, int)     {}
+func (silent) PrefillTokens(int, int)           {}
+func (silent) Forward(ForwardMode, int64)       {}
+func (silent) Estimated(Cost)                   {}
+func (silent) Evicted(int, int64)               {}
+func (silent) Grammar(Grammar)                  {}
+func (silent) GrammarMasks(int64, int64)        {}
+func (silent) Violated(ledger.Law)              {}
