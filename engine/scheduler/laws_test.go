@@ -142,6 +142,9 @@ func (l *life) submit() {
 	if l.rng.IntN(3) == 0 { // prefixes that are alike
 		r.PromptIDs = testPrompt(len(r.PromptIDs), l.rng.IntN(3))
 	}
+	if l.rng.IntN(3) > 0 {
+		r.Trace = &request.Trace{Level: 1}
+	}
 	l.reqs = append(l.reqs, r)
 	for _, x := range l.sides {
 		own := *r
