@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -71,5 +72,38 @@ func TestExpositionOfAReplica(t *testing.T) {
 		if slices.Sort(got); !slices.Equal(f.want, got) {
 			t.Errorf("%s has %q, want %q", f.series, got, f.want)
 		}
+	}
+}
+
+// TestQueueTimeOfARetractedRequest: meta_info has all waits of a request, the histogram the first alone, and no wait is lost
+// or negative.
+func TestQueueTimeOfARetractedRequest(t *testing.T) {
+	r := serve(t, func(c *Config) { c.Rank.TestRetractSteps, c.Rank.AssertTimes = 3, true })
+	_, body := r.ask(t, http.MethodPost, "/generate", `{"input_ids":[1,2,3],"sampling_params":{"max_new_tokens":12,"ignore_eos":true}}`)
+	meta := lastMeta(t, body)
+	if retractions, _ := meta["num_retractions"].(float64); retractions < 1 {
+		t.Fatalf("the request was not retracted: %s", body)
+	}
+	_, text := r.ask(t, http.MethodGet, "/metrics", "")
+	value := func(series string) float64 {
+		t.Helper()
+		m := regexp.MustCompile(`(?m)^` + series + `\{[^\n]*\} (\S+)$`).FindStringSubmatch(text)
+		if m == nil {
+			t.Fatalf("no series %s", series)
+		}
+		v, err := strconv.ParseFloat(m[1], 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	first, all := value("sglang:queue_time_seconds_sum"), meta["queue_time"].(float64)
+	if count := value("sglang:queue_time_seconds_count"); count != 1 || first < 0 || all <= first || all > meta["e2e_latency"].(float64) {
+		t.Errorf("%v samples of the first wait, which took %v s; all waits took %v s of %v s", count, first, all, meta["e2e_latency"])
+	}
+	const slack = 1e-3 // two clocks, each with its own offset of the wall
+	entry, prefilled := meta["forward_entry_time"].(float64), meta["prefill_finished_time"].(float64)
+	if received, finished := meta["request_received_ts"].(float64), meta["request_finished_ts"].(float64); !(received <= entry+slack && entry <= prefilled && prefilled <= finished+slack) {
+		t.Errorf("received %f, forward %f, prefill finished %f, finished %f: the first forward pass counts, and times are in order", received, entry, prefilled, finished)
 	}
 }

@@ -207,7 +207,7 @@ func TestPromptLogprobsOfPairs(t *testing.T) {
 		}
 		prompt := strings.TrimSuffix(strings.Repeat("1,", 40_000), ",")
 		r := b.call(http.MethodPost, "/generate", `{"input_ids":[`+prompt+`],"return_logprob":true,"logprob_start_len":0,"top_logprobs_num":256,`+pair)
-		want := refused{400, "logprob_start_len", "", "logprob_start_len wants logprobs of 40000 positions with 256 further tokens each, 82400028 bytes, " +
+		want := refused{400, "logprob_start_len", "", "logprob_start_len wants logprobs of 40000 positions with 256 further tokens each, 82400036 bytes, " +
 			"but a prefill engine can hand over 67108864: ask for fewer"}
 		if diff := cmp.Diff(want, readRefusal(t, r.Code, r.Body.Bytes())); diff != "" {
 			t.Errorf("%s: (-want +got)\n%s", mode, diff)
