@@ -65,7 +65,7 @@ func newStore(t *testing.T, scrapes []scrape, respell func(string) string, targe
 
 // eachSample reads a page as Prometheus does.
 func eachSample(text string, do func(labels.Labels, float64) error) error {
-	p, err := textparse.New([]byte(text), "text/plain; version=0.0.4", "", false, false, labels.NewSymbolTable())
+	p, err := textparse.New([]byte(text), "text/plain; version=0.0.4", "", false, false, false, labels.NewSymbolTable())
 	if err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func eachSample(text string, do func(labels.Labels, float64) error) error {
 			continue
 		}
 		var series labels.Labels
-		p.Metric(&series)
+		p.Labels(&series)
 		_, _, value := p.Series()
 		if err := do(series, value); err != nil {
 			return err
