@@ -63,6 +63,10 @@ e2e: need-go ## End-to-end tests on the dev cluster, or on the cluster of KUBECO
 bench: need-go ## Run the benchmarks
 	$(GO) test -run '^$$' -bench . -benchmem ./...
 
+.PHONY: bench-metrics
+bench-metrics: need-go ## Load a unified engine and a pair behind a router, and check what they expose against the contract
+	$(GO) test -count=1 -v -timeout 20m ./test/metrics
+
 # All files that exist, tracked or new, with their content.
 TREE = git ls-files -co --exclude-standard | LC_ALL=C sort | xargs -d '\n' sha256sum 2>/dev/null || true
 
