@@ -7,15 +7,11 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 
 	"github.com/sluice-dev/sluice/engine/profile"
 )
-
-// collect collects this process's garbage.
-func (s *Server) collect() { runtime.GC() }
 
 // startProfile begins to record all processes of the replica.
 func (s *Server) startProfile(w http.ResponseWriter, r *http.Request) {
@@ -130,9 +126,4 @@ func (s *Server) stopProfile(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	writeText(w, "Stop profiling. The files are:\n"+strings.Join(files, "\n")+"\n")
-}
-
-func writeText(w http.ResponseWriter, text string) {
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	_, _ = w.Write([]byte(text))
 }
