@@ -41,9 +41,13 @@ type Spec struct {
 	Source string
 }
 
+// DefaultSourceBytes is how long a source may be when Limits don't say. Who takes sources from clients may refuse longer ones
+// before they go any further.
+const DefaultSourceBytes = 256 << 10
+
 // Limits bound what a source may cost. Zero fields take the defaults.
 type Limits struct {
-	SourceBytes    int // of a source
+	SourceBytes    int // of a source; DefaultSourceBytes
 	Nodes          int // of an automaton before the steps that consume nothing are gone
 	Work           int // steps to remove those
 	Depth          int // of JSON and of schemas in schemas
@@ -58,7 +62,7 @@ func (l Limits) withDefaults() Limits {
 		value     *int
 		otherwise int
 	}{
-		{&l.SourceBytes, 256 << 10}, {&l.Nodes, 100_000}, {&l.Work, 4_000_000}, {&l.Depth, 128}, {&l.Merge, 200_000}, {&l.Repeat, 1 << 20},
+		{&l.SourceBytes, DefaultSourceBytes}, {&l.Nodes, 100_000}, {&l.Work, 4_000_000}, {&l.Depth, 128}, {&l.Merge, 200_000}, {&l.Repeat, 1 << 20},
 		{&l.Configurations, 1024}, {&l.MaskWork, 20_000_000},
 	} {
 		if *field.value == 0 {

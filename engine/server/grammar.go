@@ -3,8 +3,11 @@ package server
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
+	"net/http"
 	"regexp"
 
+	"github.com/sluice-dev/sluice/engine/grammar"
 	"github.com/sluice-dev/sluice/engine/request"
 )
 
@@ -15,15 +18,18 @@ const anyObject = `{"type":"object"}`
 var schemaName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 
 // readGrammar reads what bounds an answer: OpenAI's response_format, or SGLang's json_schema and regex. At most one of them
-// can be given; grammar is nil when none is. field is the one that it came from.
-func readGrammar(o *object) (grammar *request.Grammar, field string) {
+// can be given; bound is nil when none is. field is the one that it came from.
+func readGrammar(o *object) (bound *request.Grammar, field string) {
 	take := func(g *request.Grammar, name string) {
 		switch {
 		case g == nil:
-		case grammar != nil:
+		case len(g.Source) > grammar.DefaultSourceBytes: // here, for the ranks get a copy for each answer
+			o.fail(&apiError{status: http.StatusBadRequest, param: o.path + name, code: codeGrammar,
+				message: fmt.Sprintf("%s%s takes %d bytes, more than %d: make it simpler", o.path, name, len(g.Source), grammar.DefaultSourceBytes)})
+		case bound != nil:
 			o.failField(name, "and %s exclude each other: send one of them", field)
 		default:
-			grammar, field = g, o.path+name
+			bound, field = g, o.path+name
 		}
 	}
 	take(readResponseFormat(o), "response_format")
@@ -39,7 +45,7 @@ func readGrammar(o *object) (grammar *request.Grammar, field string) {
 			o.fail(unsupportedField(o.path+f.name, f.remedy))
 		}
 	}
-	return grammar, field
+	return bound, field
 }
 
 func readResponseFormat(o *object) *request.Grammar {

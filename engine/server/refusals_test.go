@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/sluice-dev/sluice/engine/grammar"
 	"github.com/sluice-dev/sluice/engine/rank"
 	"github.com/sluice-dev/sluice/engine/request"
 )
@@ -189,6 +190,29 @@ func TestRefusals(t *testing.T) {
 				t.Errorf("a good request after it: status %d: %s", good.Code, good.Body)
 			}
 		})
+	}
+}
+
+// TestLongGrammars: a source that no compiler takes does not go to the ranks, once for each answer.
+func TestLongGrammars(t *testing.T) {
+	long := strings.Repeat("a", grammar.DefaultSourceBytes)
+	for name, tc := range map[string]struct{ path, body, param, what string }{
+		"regex":           {"/v1/completions", `{"prompt":"a","regex":"` + long + `b"}`, "regex", "regex takes 262145 bytes"},
+		"native schema":   {"/generate", `{"text":"a","sampling_params":{"json_schema":"{\"title\":\"` + long + `\"}"}}`, "sampling_params.json_schema", "sampling_params.json_schema takes 262156 bytes"},
+		"response format": {"/v1/chat/completions", `{"messages":[{"role":"user","content":"a"}],"response_format":{"type":"json_schema","json_schema":{"name":"a","schema":{"title":"` + long + `"}}}}`, "response_format", "response_format takes 262156 bytes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, func(c *Config, _ *scriptedRank) { c.MaxBodyBytes = 1 << 20 })
+			r := b.call(http.MethodPost, tc.path, tc.body)
+			want := refused{http.StatusBadRequest, tc.param, codeGrammar, tc.what + ", more than 262144: make it simpler"}
+			if diff := cmp.Diff(want, readRefusal(t, r.Code, r.Body.Bytes())); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
+	}
+	b := newBench(t, func(c *Config, _ *scriptedRank) { c.MaxBodyBytes = 1 << 20 })
+	if r := b.call(http.MethodPost, "/v1/completions", `{"prompt":"a","regex":"`+long+`"}`); r.Code != http.StatusOK {
+		t.Errorf("the longest source: status %d: %s", r.Code, r.Body)
 	}
 }
 
