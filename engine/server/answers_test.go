@@ -174,7 +174,7 @@ func TestSubmitted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := words.ApplyChatTemplate([]tokenizer.Message{{Role: "user", Content: "a"}}, true, nil)
+	text, err := words.ApplyChatTemplate([]tokenizer.Message{{Role: "user", Content: "a"}}, true, nil, 1<<20)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -86,7 +87,7 @@ func refuseTools(o *object) {
 
 // readChat turns the body into the sequences of one prompt.
 func (s *Server) readChat(r *http.Request, e *engine, o *object, arrival ledger.Timeline) (openAIRequest, *apiError) {
-	messages := readMessages(o)
+	messages := readMessages(o, e)
 	refuseTools(o)
 	want := readChatLogprobs(o)
 	if o.boolean("continue_final_message", false) {
@@ -101,7 +102,10 @@ func (s *Server) readChat(r *http.Request, e *engine, o *object, arrival ledger.
 	if err != nil {
 		return req, err
 	}
-	text, templateErr := e.tokenizer.ApplyChatTemplate(messages, generationPrompt, extra)
+	text, templateErr := e.tokenizer.ApplyChatTemplate(messages, generationPrompt, extra, e.maxTextBytes)
+	if errors.Is(templateErr, tokenizer.ErrChatTooLong) {
+		return req, e.tooManyMessages("make a prompt of more than %d tokens (%v)", e.info.MaxPromptTokens(), templateErr)
+	}
 	if templateErr != nil {
 		return req, badField("messages", "do not fit the model's chat template: %v", templateErr)
 	}
@@ -114,9 +118,26 @@ func (s *Server) readChat(r *http.Request, e *engine, o *object, arrival ledger.
 	return req, fillPrompts(e, req.specs, prompts, maxTokensField(o), false)
 }
 
-// readMessages reads the conversation.
-func readMessages(o *object) []tokenizer.Message {
-	objects := o.objects("messages")
+// tooManyMessages refuses a conversation that can't fit.
+func (e *engine) tooManyMessages(format string, args ...any) *apiError {
+	err := badField("messages", format+": the context is %d tokens and the KV pool %d", append(args, e.info.ContextLength, e.info.MaxTotalNumTokens)...)
+	err.code = codeContextLength
+	return err
+}
+
+// readMessages reads the conversation. One with more messages than a prompt may have tokens is refused before any of them
+// is looked at: templates give each a token at least.
+func readMessages(o *object, e *engine) []tokenizer.Message {
+	raw, present := o.value("messages")
+	items, isArray := array(raw)
+	if limit := e.info.MaxPromptTokens(); len(items) > limit {
+		o.fail(e.tooManyMessages("holds %d messages, but a prompt has at most %d tokens", len(items), limit))
+		return nil
+	}
+	if present && !isArray {
+		o.failField("messages", "must be an array, not %s", kindOf(raw))
+	}
+	objects := o.elements("messages", items)
 	if len(objects) == 0 {
 		o.failField("messages", "must hold at least one message")
 		return nil

@@ -267,6 +267,11 @@ func (o *object) objects(name string) []*object {
 		o.failField(name, "must be an array, not %s", kindOf(raw))
 		return nil
 	}
+	return o.elements(name, items)
+}
+
+// elements reads the values of an array, which must be objects.
+func (o *object) elements(name string, items []rawMessage) []*object {
 	list := make([]*object, len(items))
 	for i, item := range items {
 		list[i] = &object{path: fmt.Sprintf("%s%s[%d].", o.path, name, i), fault: o.fault, seen: o.seen}

@@ -146,6 +146,10 @@ func TestRefusals(t *testing.T) {
 		{"priority", text, `{"prompt":[1],"priority":"high"}`, refused{bad, "priority", "", "priority must be an integer of 64 bits, not a string"}},
 
 		{"no messages", chat, `{"messages":[]}`, refused{bad, "messages", "", "messages must hold at least one message"}},
+		{"messages a string", chat, `{"messages":"a"}`, refused{bad, "messages", "", "messages must be an array, not a string"}},
+		{"more messages than tokens, none looked at", chat, `{"messages":` + many("1", 96) + `}`, refused{bad, "messages", codeContextLength, "messages holds 96 messages, but a prompt has at most 95 tokens: the context is 128 tokens and the KV pool 96"}},
+		{"as many messages as tokens", chat, `{"messages":` + many("1", 95) + `}`, refused{bad, "messages[0]", "", "messages[0] must be an object, not the number 1"}},
+		{"more text than tokens can be", chat, `{"messages":[{"role":"user","content":"` + strings.Repeat("z", 16_000) + `"}]}`, refused{bad, "messages", codeContextLength, "messages make a prompt of more than 95 tokens (chat template, line 1: renders too much: more than 4845 bytes): the context is 128 tokens and the KV pool 96"}},
 		{"message a string", chat, `{"messages":["a"]}`, refused{bad, "messages[0]", "", "messages[0] must be an object, not a string"}},
 		{"no role", chat, `{"messages":[{"content":"a"}]}`, refused{bad, "messages[0].role", "", "messages[0].role is missing: send system, user or assistant"}},
 		{"unknown role", chat, `{"messages":[{"role":"usr","content":"a"}]}`, refused{bad, "messages[0].role", "", `messages[0].role is "usr": send one of system, developer, user, assistant, tool, function`}},

@@ -84,8 +84,8 @@ func parseChatTemplate(source string) (t *chatTemplate, err error) {
 // ApplyChatTemplate renders the conversation as the prompt that the model was trained on. With addGenerationPrompt the
 // header of the assistant's turn follows. extra are further variables of the template (tools, documents…). An error of
 // the template is a *TemplateError and names its line. The result already holds the special tokens: encode it with
-// addSpecial false.
-func (t *Tokenizer) ApplyChatTemplate(messages []Message, addGenerationPrompt bool, extra map[string]any) (string, error) {
+// addSpecial false. More than maxBytes of it, or than the limit of every rendering, is ErrChatTooLong; the rest is not rendered.
+func (t *Tokenizer) ApplyChatTemplate(messages []Message, addGenerationPrompt bool, extra map[string]any, maxBytes int) (string, error) {
 	list := make([]any, len(messages))
 	for i, m := range messages {
 		turn := make(map[string]any, 2+len(m.Extra))
@@ -97,12 +97,14 @@ func (t *Tokenizer) ApplyChatTemplate(messages []Message, addGenerationPrompt bo
 	maps.Copy(variables, extra)
 	variables["messages"], variables["add_generation_prompt"] = list, addGenerationPrompt
 	variables["bos_token"], variables["eos_token"] = t.bos, t.eos
-	return t.chat.render(variables)
+	return t.chat.render(variables, maxBytes)
 }
+
+// ErrChatTooLong says that a conversation is a longer prompt than was allowed.
+var ErrChatTooLong = errors.New("renders too much")
 
 // Prompt-building stops at a limit, which is an error of the template.
 var (
-	errTooLong  = fmt.Errorf("renders more than %d bytes", maxChatBytes)
 	errTooSlow  = errors.New("renders for too long")
 	errTooLarge = fmt.Errorf("range() of more than %d elements", maxChatRange)
 )
@@ -122,12 +124,15 @@ func (b *budget) check() error {
 // limitedWriter takes the output.
 type limitedWriter struct {
 	bytes.Buffer
-	budget *budget
+	maxBytes int
+	over     bool // there was more
+	budget   *budget
 }
 
 func (w *limitedWriter) Write(p []byte) (int, error) {
-	if w.Len()+len(p) > maxChatBytes {
-		return 0, errTooLong
+	if w.Len()+len(p) > w.maxBytes {
+		w.over = true
+		return 0, ErrChatTooLong
 	}
 	if err := w.budget.check(); err != nil {
 		return 0, err
@@ -138,16 +143,18 @@ func (w *limitedWriter) Write(p []byte) (int, error) {
 // WriteString keeps io.WriteString on the limited path.
 func (w *limitedWriter) WriteString(s string) (int, error) { return w.Write([]byte(s)) }
 
-func (t *chatTemplate) render(variables map[string]any) (text string, err error) {
+func (t *chatTemplate) render(variables map[string]any, maxBytes int) (text string, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			text, err = "", &TemplateError{Err: fmt.Errorf("render: %v", r)}
 		}
 	}()
 	b := &budget{deadline: time.Now().Add(t.maxTime)}
-	w := &limitedWriter{budget: b}
+	w := &limitedWriter{maxBytes: min(maxBytes, maxChatBytes), budget: b}
 	variables[budgetName] = b
-	if err := t.template.Execute(w, exec.NewContext(variables)); err != nil {
+	if err := t.template.Execute(w, exec.NewContext(variables)); w.over {
+		return "", &TemplateError{Line: lineOf(err.Error()), Err: fmt.Errorf("%w: more than %d bytes", ErrChatTooLong, w.maxBytes)}
+	} else if err != nil {
 		return "", renderError(err)
 	}
 	return w.String(), nil
@@ -161,7 +168,7 @@ func (r raised) Error() string { return r.message }
 // renderError finds the innermost reason, and the innermost line that the library named around it.
 func renderError(err error) error {
 	line := lineOf(err.Error())
-	for _, limit := range []error{errTooLong, errTooSlow, errTooLarge} {
+	for _, limit := range []error{errTooSlow, errTooLarge} {
 		if strings.Contains(err.Error(), limit.Error()) {
 			return &TemplateError{Line: line, Err: limit}
 		}

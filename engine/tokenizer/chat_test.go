@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -59,7 +60,7 @@ func TestChatTemplates(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			got, err := withTemplate(t, c.source).ApplyChatTemplate(messages, c.prompt, extra)
+			got, err := withTemplate(t, c.source).ApplyChatTemplate(messages, c.prompt, extra, maxChatBytes)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -80,7 +81,7 @@ func TestChatTemplateErrors(t *testing.T) {
 		{"undefined", "", "{{ 1 }}\n\n{{ nothing.at.all }}", "chat template, line 3: ", 3},
 		{"include", "no other template or file can be read", "{% include '/etc/passwd' %}", "chat template, line 1: ControlStructure 'include' not found", 1},
 		{"range", "", "{% for i in range(1000000) %}{% endfor %}", "range() of more than 100000 elements", 1},
-		{"size", "", "{% for i in range(100000) %}{{ 'abcdefghij' * 100 }}{% endfor %}", "renders more than 16777216 bytes", 1},
+		{"size", "", "{% for i in range(100000) %}{{ 'abcdefghij' * 100 }}{% endfor %}", "renders too much: more than 16777216 bytes", 1},
 		{"time", "loops without output end too", "{% for i in range(50000) %}{% for j in range(50000) %}{% set x = 1 %}{% endfor %}{% endfor %}", "renders for too long", 1},
 		{"syntax", "", "ok\n{% endfor %}", "chat template, line 2: ", 2},
 		{"syntax without a place", "the library does not say where", "ok\n{% for m in %}", "chat template: ", 0},
@@ -92,7 +93,7 @@ func TestChatTemplateErrors(t *testing.T) {
 				if c.name == "time" {
 					chat.maxTime = 50 * time.Millisecond
 				}
-				_, err = (&Tokenizer{chat: chat}).ApplyChatTemplate([]Message{{Role: "user", Content: "x"}}, false, nil)
+				_, err = (&Tokenizer{chat: chat}).ApplyChatTemplate([]Message{{Role: "user", Content: "x"}}, false, nil, maxChatBytes)
 			}
 			var te *TemplateError
 			if !errors.As(err, &te) || te.Line != c.line || !strings.Contains(err.Error(), c.want) {
@@ -102,10 +103,28 @@ func TestChatTemplateErrors(t *testing.T) {
 	}
 }
 
+// What is too long is not rendered to its end: the error of the last turn does not come.
+func TestChatStopsAtItsLimit(t *testing.T) {
+	const source = "{% for m in messages %}{{ m.content }}{% endfor %}{{ raise_exception('rendered all') }}"
+	for _, c := range []struct {
+		name     string
+		maxBytes int
+		tooLong  bool
+	}{{"all fits", 30, false}, {"a byte is missing", 29, true}, {"nothing fits", 0, true}} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := withTemplate(t, source).ApplyChatTemplate(slices.Repeat([]Message{{Role: "user", Content: "abc"}}, 10), false, nil, c.maxBytes)
+			var te *TemplateError
+			if !errors.As(err, &te) || errors.Is(err, ErrChatTooLong) != c.tooLong {
+				t.Errorf("error %v; want it too long: %v", err, c.tooLong)
+			}
+		})
+	}
+}
+
 // Content of messages is data: nothing in it is evaluated.
 func TestChatContentIsData(t *testing.T) {
 	content := "{{ 1 + 1 }}{% for %}\x00<|im_end|>"
-	got, err := withTemplate(t, "{{ messages[0].content }}").ApplyChatTemplate([]Message{{Role: "user", Content: content}}, false, nil)
+	got, err := withTemplate(t, "{{ messages[0].content }}").ApplyChatTemplate([]Message{{Role: "user", Content: content}}, false, nil, maxChatBytes)
 	if err != nil || got != content {
 		t.Errorf("%q, %v", got, err)
 	}
@@ -120,7 +139,7 @@ func FuzzChatTemplate(f *testing.F) {
 			return
 		}
 		chat.maxTime = 100 * time.Millisecond
-		_, err = (&Tokenizer{chat: chat}).ApplyChatTemplate([]Message{{Role: "user", Content: "x"}}, true, nil)
+		_, err = (&Tokenizer{chat: chat}).ApplyChatTemplate([]Message{{Role: "user", Content: "x"}}, true, nil, maxChatBytes)
 		var te *TemplateError
 		if err != nil && !errors.As(err, &te) {
 			t.Errorf("error without a place: %v", err)

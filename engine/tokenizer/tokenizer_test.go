@@ -398,7 +398,7 @@ func TestConcurrentUse(t *testing.T) {
 			if diff := cmp.Diff(want, tok.Encode(corpus, true)); diff != "" {
 				t.Errorf("-alone +together:\n%s", diff)
 			}
-			if _, err := tok.ApplyChatTemplate([]Message{{Role: "user", Content: "x"}}, true, nil); err != nil {
+			if _, err := tok.ApplyChatTemplate([]Message{{Role: "user", Content: "x"}}, true, nil, maxChatBytes); err != nil {
 				t.Error(err)
 			}
 		})
