@@ -91,20 +91,6 @@ func offered(t *testing.T, s *store, v variable, all map[string]string) []string
 	return s.values(t, choose(m[1], all), m[2])
 }
 
-// absent are queries that may have no answer though nothing is wrong, by a part of the title and of the query, and why.
-var absent = []struct{ panel, part, why string }{
-	{"of the Start", "sglang[:_]startup", "the engine does not tell its start yet"},
-}
-
-func mayBeAbsent(q question) bool {
-	for _, a := range absent {
-		if strings.Contains(q.panel, a.panel) && strings.Contains(q.expr, a.part) {
-			return true
-		}
-	}
-	return false
-}
-
 // TestPanelsHaveData asks every query of the dashboard with every variable at "All"; then, variable by variable, with each of
 // its values and with all of them.
 func TestPanelsHaveData(t *testing.T) {
@@ -133,9 +119,7 @@ func TestPanelsHaveData(t *testing.T) {
 				}
 				if found == 0 {
 					empty[q] = true
-					if !mayBeAbsent(q) {
-						t.Errorf("panel %s is empty:\n%s", q.panel, expr)
-					}
+					t.Errorf("panel %s is empty:\n%s", q.panel, expr)
 				}
 			}
 			for _, v := range variables {
