@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 
 	"github.com/sluice-dev/sluice/engine/metrics"
+	routermetrics "github.com/sluice-dev/sluice/router/metrics"
 )
 
 // tenant are options as the operator may choose them.
@@ -212,7 +214,7 @@ func TestEveryFamilyIsShown(t *testing.T) {
 			})
 		}
 	}
-	for _, f := range metrics.Families() {
+	for _, f := range slices.Concat(metrics.Families(), router()) {
 		if shown[f.Name] == (unshown[f.Name] != "") {
 			t.Errorf("family %s: shown %t, reason not to %q; give it a panel in monitoring/dashboard or a reason here", f.Name, shown[f.Name], unshown[f.Name])
 		}
@@ -247,6 +249,8 @@ func checkQuery(t *testing.T, where, expr string, o Options) {
 		}
 		want := append([]string{}, o.Filters...)
 		switch source {
+		case fromRouter:
+			want = slices.DeleteFunc(want, func(label string) bool { return slices.Contains(o.Replica, label) })
 		case metrics.FromScheduler:
 			want = append(append(want, modelLabels...), rankLabels...)
 			if have[priority] == "" {
@@ -266,13 +270,32 @@ func checkQuery(t *testing.T, where, expr string, o Options) {
 	})
 }
 
+// router gives the table of the router in the engine's words.
+func router() (families []*metrics.Family) {
+	kinds := map[routermetrics.Kind]metrics.Kind{routermetrics.Counter: metrics.Counter, routermetrics.Gauge: metrics.Gauge, routermetrics.Histogram: metrics.Histogram}
+	for _, f := range routermetrics.Families() {
+		families = append(families, &metrics.Family{Name: f.Name, Kind: kinds[f.Kind], Labels: f.Labels, Source: fromRouter})
+	}
+	return families
+}
+
+func TestRouterFamilies(t *testing.T) {
+	want := map[string]*metrics.Family{}
+	for _, f := range router() {
+		want[f.Name] = &metrics.Family{Kind: f.Kind, Labels: f.Labels}
+	}
+	if diff := cmp.Diff(want, routerFamilies); diff != "" {
+		t.Errorf("families of router/metrics and those here (-want +got):\n%s", diff)
+	}
+}
+
 // selected finds the family that a selector takes, which must match it under each of its spellings and nothing else.
 func selected(matchers []*labels.Matcher) (*metrics.Family, metrics.Source) {
 	for _, m := range matchers {
 		if m.Name != labels.MetricName {
 			continue
 		}
-		for _, f := range metrics.Families() {
+		for _, f := range slices.Concat(metrics.Families(), router()) {
 			for _, suffix := range []string{"", "_bucket", "_sum", "_count"} {
 				if suffix != "" && f.Kind != metrics.Histogram {
 					continue

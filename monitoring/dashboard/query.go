@@ -24,6 +24,9 @@ type queries struct {
 func (q *queries) family(name string) *metrics.Family {
 	f, ok := metrics.Lookup(name)
 	if !ok {
+		f, ok = routerFamily(name)
+	}
+	if !ok {
 		q.missing = append(q.missing, name)
 		return &metrics.Family{Name: name}
 	}
@@ -34,6 +37,8 @@ func (q *queries) family(name string) *metrics.Family {
 func (q *queries) matchers(source metrics.Source) []string {
 	labels := slices.Clone(q.options.Filters)
 	switch source {
+	case fromRouter: // a router is no replica of an engine
+		labels = slices.DeleteFunc(labels, func(label string) bool { return slices.Contains(q.options.Replica, label) })
 	case metrics.FromScheduler:
 		labels = slices.Concat(labels, modelLabels, rankLabels)
 	case metrics.FromCache:

@@ -14,6 +14,7 @@ func rows(q *queries) []row {
 		{"Ranks", rankPanels(q)},
 		{"Grammars", grammarPanels(q)},
 		{"HTTP and API Process", httpPanels(q)},
+		{"Router", routerPanels(q)},
 		{"Engine and Start", enginePanels(q)},
 		{"Ledger", ledgerPanels(q)},
 		{"Metrics Store", storePanels(q)},

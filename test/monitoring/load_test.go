@@ -9,6 +9,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -72,6 +73,7 @@ func observe(t *testing.T, f *fleet) []scrape {
 	look := func() {
 		s := scrape{at: begin.Add(time.Duration(len(all)) * scrapeInterval), pages: map[string]string{}}
 		f.each(func(_ string, e *harness.Engine) { s.pages[instance(e)] = page(t, e.URL+"/metrics") })
+		s.pages[strings.TrimPrefix(f.router, "http://")] = page(t, f.router+"/metrics")
 		all = append(all, s)
 	}
 	look()
