@@ -73,6 +73,7 @@ func command(log *slog.Logger) *cobra.Command {
 	f.DurationVar(&o.proxy.ReadTimeout, "read-timeout", time.Minute, "longest time until a client has sent its body")
 	f.DurationVar(&o.proxy.WriteTimeout, "write-timeout", time.Minute, "longest time until a client takes a piece of its answer")
 	f.DurationVar(&o.proxy.DialTimeout, "dial-timeout", 2*time.Second, "longest time until an engine accepts a connection")
+	f.IntVar(&o.proxy.DebugRequests, "debug-requests", 1024, "ended requests whose times and engines /debug/requests has; 0: none")
 	f.Int64Var(&o.proxy.MaxBodyBytes, "max-body-bytes", 8<<20, "largest body of a request")
 	f.DurationVar(&o.quarantine, "quarantine", time.Second, "time without requests for an engine that failed; doubles with each failure in a row")
 	f.DurationVar(&o.drainAccept, "drain-accept", 2*time.Second, "after SIGTERM, time in which new requests are still served while /health says 503")

@@ -16,5 +16,7 @@
 //  5. Stream the answer byte for byte. From here on nothing is tried again: an engine that breaks off ends the stream
 //     with an error event, other answers with a closed connection.
 //
+// Of the last requests it remembers engines and times, never what was asked or answered: see trail.
+//
 // The client's departure cancels both sides at any time.
 package proxy

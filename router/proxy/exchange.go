@@ -24,7 +24,9 @@ func (e *exchange) run(ctx context.Context, body []byte, l layout) *failure {
 	}
 	joinTrace(e.c.r.Header)
 	pe := e.lease.Prefill.Engine
-	paired := withMeeting(body, l, meeting{host: pe.BootstrapHost, port: pe.BootstrapPort, room: e.p.cfg.Room()})
+	room := e.p.cfg.Room()
+	e.c.trail.change(func(a *try) { a.Room = &room })
+	paired := withMeeting(body, l, meeting{host: pe.BootstrapHost, port: pe.BootstrapPort, room: room})
 
 	// The prefill engine may end a moment after the answer is complete, so its request outlives the client's.
 	pctx, stopPrefill := context.WithCancel(context.WithoutCancel(ctx))
@@ -40,6 +42,8 @@ func (e *exchange) run(ctx context.Context, body []byte, l layout) *failure {
 		select {
 		case e.prefill = <-prefilled:
 			if e.prefill.good() {
+				after := int64(e.p.cfg.Now().Sub(e.c.start))
+				e.c.trail.change(func(a *try) { a.PrefillNanos = &after })
 				e.lease.Prefill.Done(fleet.Succeeded)
 			}
 		case e.decode = <-decoded:

@@ -11,6 +11,7 @@ import (
 
 // infer serves one inference request: see the numbered list in doc.go.
 func (p *Proxy) infer(c *call) {
+	c.trail = p.recent.begin(c.route, c.start)
 	body, ok := c.readBody()
 	if !ok {
 		return
@@ -20,6 +21,9 @@ func (p *Proxy) infer(c *call) {
 	if err != nil {
 		c.refuse(&apiError{status: http.StatusBadRequest, code: "invalid_json", message: err.Error()})
 		return
+	}
+	if c.trail != nil {
+		c.trail.named(ridOf(body, layout))
 	}
 	ctx, cancel := c.r.Context(), context.CancelFunc(func() {})
 	if p.cfg.RequestTimeout > 0 {
@@ -32,17 +36,22 @@ func (p *Proxy) infer(c *call) {
 	own := p.cfg.Now().Sub(read)
 	for attempt := 0; ; attempt++ {
 		asked := p.cfg.Now()
+		c.trail.enter(stagePick, asked)
 		lease, err := p.fleet.Acquire(ctx, int64(len(body)/4), &avoid, p.patience(last))
 		if err != nil {
 			p.giveUp(ctx, c, last, err)
 			return
 		}
 		leased := p.cfg.Now()
+		c.trail.enter(stageDispatch, leased)
+		c.trail.picked(lease)
 		p.observer.Waited(leased.Sub(asked))
 		e := &exchange{p: p, c: c, lease: lease}
 		e.forwarded = func() {
+			now := p.cfg.Now()
+			c.trail.enter(stageAwait, now)
 			if attempt == 0 {
-				p.observer.Forwarded(c.route, own+p.cfg.Now().Sub(leased))
+				p.observer.Forwarded(c.route, own+now.Sub(leased))
 			}
 		}
 		last = e.run(ctx, body, layout)
@@ -55,6 +64,7 @@ func (p *Proxy) infer(c *call) {
 		}
 		last.avoid(&avoid)
 		p.observer.Retried(last.reason)
+		c.trail.change(func(a *try) { a.Reason, a.Error = last.reason, clip(last.text()) })
 		p.cfg.Log.Info("try another engine", "route", c.route, "reason", last.reason, "error", last.text())
 		last.discard()
 	}

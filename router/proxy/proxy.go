@@ -26,6 +26,7 @@ type Config struct {
 	ReadTimeout    time.Duration // until the client has sent its body, > 0
 	WriteTimeout   time.Duration // until the client takes a piece of its answer, > 0
 	DialTimeout    time.Duration // of a connection to an engine, > 0
+	DebugRequests  int           // ended requests that /debug/requests has, >= 0; 0: none
 
 	Room    func() int64     // a random room, 1 <= room < 2^63 - 2^20: engines count on from it for batches
 	Now     func() time.Time // for the Observer
@@ -40,6 +41,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("--max-body-bytes is %d: give 1 to %d", c.MaxBodyBytes, int64(maxBodyLimit))
 	case c.MaxRetries < 0:
 		return fmt.Errorf("--max-retries is %d: give 0 for none, or more", c.MaxRetries)
+	case c.DebugRequests < 0 || c.DebugRequests > maxDebugRequests:
+		return fmt.Errorf("--debug-requests is %d: give 0 for none, or up to %d", c.DebugRequests, maxDebugRequests)
 	}
 	for _, t := range []struct {
 		flag   string
@@ -64,6 +67,9 @@ const (
 	// maxBodyLimit is the most that MaxBodyBytes can be; bodies are held in memory.
 	maxBodyLimit = 1 << 40
 
+	// maxDebugRequests bounds DebugRequests.
+	maxDebugRequests = 1 << 20
+
 	chunkBytes = 32 << 10 // one read from an engine
 
 	// prefillGrace is how long a prefill engine may take to end its answer after the decode engine's is complete.
@@ -77,6 +83,7 @@ type Proxy struct {
 	cfg       Config
 	fleet     *fleet.Fleet
 	observer  Observer
+	recent    *recentRequests // nil: none are remembered
 	transport *http.Transport
 	draining  atomic.Bool
 	behind    sync.WaitGroup // prefill answers that end after their request
@@ -87,7 +94,7 @@ func New(cfg Config, f *fleet.Fleet, o Observer) (*Proxy, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Proxy{cfg: cfg, fleet: f, observer: o, transport: newTransport(cfg.DialTimeout)}, nil
+	return &Proxy{cfg: cfg, fleet: f, observer: o, recent: newRecentRequests(cfg.DebugRequests), transport: newTransport(cfg.DialTimeout)}, nil
 }
 
 // Drain makes /health answer 503, so that new requests go elsewhere. Requests that come nevertheless are served, and told
@@ -143,6 +150,8 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.health(w)
 	case path == "/workers":
 		writeJSON(w, http.StatusOK, map[string]any{"workers": p.fleet.Workers()})
+	case path == debugRequestsRoute, strings.HasPrefix(path, debugRequestsRoute+"/"):
+		p.debugRequests(w, r)
 	case (path == "/metrics" || path == "/metrics/") && p.cfg.Metrics != nil:
 		p.cfg.Metrics.ServeHTTP(w, r)
 	default:
@@ -194,6 +203,7 @@ type call struct {
 	control *http.ResponseController
 	r       *http.Request
 	start   time.Time
+	trail   *trail // of an inference request; nil: it is not remembered
 
 	status  int     // sent, 0 before
 	outcome Outcome // "" until decided
@@ -205,7 +215,9 @@ func (p *Proxy) counted(route string, w http.ResponseWriter, r *http.Request, ha
 	p.observer.Started(route)
 	defer func() {
 		p.allowWrite(c.control, p.smallAnswer()) // for what the server itself writes at the end
-		p.observer.Finished(route, c.status, c.outcome, p.cfg.Now().Sub(c.start))
+		now := p.cfg.Now()
+		p.recent.end(c.trail, now, c.status, c.outcome)
+		p.observer.Finished(route, c.status, c.outcome, now.Sub(c.start))
 	}()
 	for _, m := range methods {
 		if m == r.Method {
@@ -239,7 +251,9 @@ func (c *call) refuse(e *apiError) {
 func (c *call) begin(status int) {
 	c.status = status
 	c.p.allowWrite(c.control, c.p.smallAnswer())
-	c.p.observer.FirstByte(c.route, c.p.cfg.Now().Sub(c.start))
+	now := c.p.cfg.Now()
+	c.trail.enter(stageStream, now)
+	c.p.observer.FirstByte(c.route, now.Sub(c.start))
 }
 
 // readBody reads the client's body. ok is false when the call is answered already.
