@@ -66,6 +66,19 @@ func (t *Timeline) Start(clock Clock, form Form) {
 	t.visits[0], t.visitsAt[0], t.visited = s, now, 1
 }
 
+// Backdate makes the timeline begin earlier, when another process first had the request; a later instant changes nothing. It
+// must still be in its first stage.
+func (t *Timeline) Backdate(at Instant) {
+	if t.visited != 1 {
+		panic(fmt.Sprintf("ledger: %s timeline is backdated in stage %s", t.form, t.stage))
+	}
+	if at >= t.start {
+		return
+	}
+	t.start, t.entered, t.lap = at, at, at
+	t.first[t.stage], t.visitsAt[0] = at, at
+}
+
 // Move takes the request from its stage to another, reads the clock once and gives the slice that ended there. A move
 // that the form does not allow panics: it is a fault of the caller, not of the request.
 func (t *Timeline) Move(to Stage) Slice {

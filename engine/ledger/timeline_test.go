@@ -327,3 +327,27 @@ func TestPassReadsTheClockOnce(t *testing.T) {
 		t.Error("what came all at once has a time per output token")
 	}
 }
+
+func TestBackdate(t *testing.T) {
+	clock := ledgertest.New()
+	clock.Advance(10)
+	tl := NewTimeline(clock, APIServer)
+	tl.Backdate(12)
+	if tl.Started() != 10 {
+		t.Errorf("a later instant moves the start to %d", tl.Started())
+	}
+	tl.Backdate(3)
+	clock.Advance(5)
+	tl.Move(StageAPIServerDispatch)
+	tl.Move(StageDone)
+	r := tl.Record()
+	if err := r.Check(); err != nil || r.Nanos != 12 || r.Of(StageTokenize).Nanos != 12 {
+		t.Errorf("%v: %+v", err, r)
+	}
+	defer func() {
+		if want := any("ledger: api_server timeline is backdated in stage done"); recover() != want {
+			t.Error("a timeline that goes on is backdated")
+		}
+	}()
+	tl.Backdate(1)
+}

@@ -18,7 +18,7 @@ var (
 // The API process about its own work.
 var (
 	funcLatency = &Family{
-		Name: "sglang:func_latency_seconds", Kind: Histogram, Help: "Time of the functions on a request's way through the API process.", Unit: "seconds",
+		Name: "sglang:func_latency_seconds", Kind: Histogram, Help: "Time of functions of the API process: generate_request from arrival to answer, tokenize_request of it until the prompt is tokens, dispatch_request to hand a sequence over, get_loads.", Unit: "seconds",
 		Source: FromProcess, Labels: []string{"name"}, Buckets: bucketsFunc, Engines: OnAll,
 	}
 	startupBreakdown = &Family{

@@ -78,7 +78,8 @@ func NewFront(backend Backend, labels FrontLabels, buckets Buckets, clock ledger
 	}
 	f.priority = labels.Priority && !hasLabel(f.base, priorityLabel)
 	for _, name := range labels.Custom {
-		if !hasLabel(f.base, name) && !(f.priority && name == priorityLabel) && !Reserved(name) {
+		taken := hasLabel(f.base, name) || f.priority && name == priorityLabel || Reserved(name)
+		if !taken {
 			f.custom = append(f.custom, name)
 		}
 	}
@@ -254,8 +255,10 @@ func (f *Front) FuncLatency(name string, nanos int64) {
 	}).Observe(seconds(nanos))
 }
 
-// RoutingKeyHeld says that a request with a routing key has come, RoutingKeyFreed that it has gone.
-func (f *Front) RoutingKeyHeld(key string)  { f.routingKeys.inc(key, f.now()) }
+// RoutingKeyHeld says that a request with a routing key has come.
+func (f *Front) RoutingKeyHeld(key string) { f.routingKeys.inc(key, f.now()) }
+
+// RoutingKeyFreed says that one has gone.
 func (f *Front) RoutingKeyFreed(key string) { f.routingKeys.dec(key, f.now()) }
 
 // vec finds series by the text of their labels. At limit entries further ones share one, made with full true.

@@ -104,7 +104,7 @@ func (s *Server) readGenerate(header http.Header, e *engine, o *object, arrival 
 	}
 	base := sequenceSpec{
 		priority: priority(o), streaming: o.boolean("stream", false), uncounted: !o.boolean("log_metrics", true),
-		unlogged: o.boolean("no_logs", false), labels: s.bodyLabels(o), timeline: arrival,
+		unlogged: o.boolean("no_logs", false), labels: s.bodyLabels(o), timeline: s.readReceived(o, arrival),
 		parent: s.readTraceParent(header, o),
 	}
 	prompts := p.count()

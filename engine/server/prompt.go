@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"regexp"
 	"strings"
+	"time"
 
 	"github.com/sluice-dev/sluice/engine/ledger"
 	"github.com/sluice-dev/sluice/engine/rank"
@@ -235,6 +236,31 @@ var hostLabel = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_
 // arrival starts the timeline of a client request; every sequence of it begins there.
 func (s *Server) arrival() ledger.Timeline {
 	return *ledger.NewTimeline(s.clock, ledger.APIServer)
+}
+
+// maxReceivedAge is how long ago another process may have received a request; before that its clock is wrong.
+const (
+	maxReceivedAge = time.Hour
+	latestSecond   = 9e9 // whose nanoseconds fit an int64
+)
+
+// readReceived lets a request begin when another process says that it received it. A time to come, as of a clock that is
+// ahead, is now.
+func (s *Server) readReceived(o *object, arrival ledger.Timeline) ledger.Timeline {
+	if !o.has("received_time") {
+		return arrival
+	}
+	began := s.clock.Wall(arrival.Started())
+	oldest := float64(began-int64(maxReceivedAge)) / 1e9
+	seconds := o.number("received_time", 0, 0, latestSecond)
+	if seconds < oldest {
+		o.failField("received_time", "must be Unix seconds of the last hour, not %v: leave it out", seconds)
+		return arrival
+	}
+	if wallNanos := int64(seconds * 1e9); wallNanos < began {
+		arrival.Backdate(arrival.Started() + ledger.Instant(wallNanos-began))
+	}
+	return arrival
 }
 
 // checkModel refuses another model's name; without one the request is for the model that there is.

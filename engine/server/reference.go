@@ -210,6 +210,7 @@ func generateFields() []FieldReference {
 		{"token_ids_logprob", "list of tokens, or one for each prompt", "", "The logprobs of these tokens at each position: `input_token_ids_logprobs`, `output_token_ids_logprobs`."},
 		{"return_text_in_logprobs", "boolean", "false", "The tokens' texts in the lists; null without."},
 		{"custom_labels", "object of strings", "", "Values of labels that `--tokenizer-metrics-allowed-custom-labels` allows. The other routes read the header."},
+		{"received_time", "Unix seconds", "now", "When another process received the request: its latencies count from there. At most an hour ago."},
 		refusedField("return_flat_raw_top_logprobs"), refusedField("lora_path"), refusedField("input_embeds"), refusedField("image_data"), refusedField("video_data"),
 		refusedField("audio_data"), refusedField("custom_logit_processor"), refusedField("return_hidden_states"), refusedField("return_routed_experts"),
 	}

@@ -219,3 +219,92 @@ func TestLatencies(t *testing.T) {
 		})
 	}
 }
+
+// TestReceivedTime: latencies count from when another process received the request, within reason.
+func TestReceivedTime(t *testing.T) {
+	subject := metrics.Subject{}
+	for _, tc := range []struct {
+		name, reason, seconds string
+		status                int
+		want                  []any
+	}{
+		{"none", "the arrival counts", `null`, 200, []any{firstToken{subject, 0}, finished{subject, metrics.Finished{PromptTokens: 1, CompletionTokens: 1, CachedTokens: 1}}}},
+		{"earlier", "the wait before it counts too", `1699999998.5`, 200,
+			[]any{firstToken{subject, 1.5e9}, finished{subject, metrics.Finished{PromptTokens: 1, CompletionTokens: 1, CachedTokens: 1, E2ENanos: 1.5e9}}}},
+		{"later", "a clock that is ahead makes no negative time", `1700000009`, 200,
+			[]any{firstToken{subject, 0}, finished{subject, metrics.Finished{PromptTokens: 1, CompletionTokens: 1, CachedTokens: 1}}}},
+		{"unset", "0 is no time: it would be one of 54 years", `0`, 400, nil},
+		{"long ago", "", `1699990000`, 400, nil},
+		{"never", "", `1e300`, 400, nil},
+		{"text", "", `"now"`, 400, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			b := newBench(t, nil)
+			b.rank.script = b.say(length(), "x")
+			if w := b.call(http.MethodPost, "/generate", `{"input_ids":[1],"received_time":`+tc.seconds+`}`); w.Code != tc.status {
+				t.Fatalf("status %d: %s", w.Code, w.Body)
+			}
+			var got []any
+			for _, event := range b.seen.events() {
+				switch event.(type) {
+				case firstToken, finished:
+					got = append(got, event)
+				}
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("%s (-want +got)\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+// TestRoutingKeys: a key is held while a request with it is answered: that of the header on every route, that of the body on
+// those of requests, and of the two the header's alone.
+func TestRoutingKeys(t *testing.T) {
+	for _, tc := range []struct {
+		name, method, path, body, header string
+		want                             []any
+	}{
+		{"header", http.MethodGet, "/v1/models", ``, "h", []any{keyHeld("h"), keyFreed("h")}},
+		{"header of no route", http.MethodGet, "/nothing", ``, "h", []any{keyHeld("h"), keyFreed("h")}},
+		{"body", http.MethodPost, "/v1/completions", `{"prompt":[1],"routing_key":"b"}`, "", []any{keyHeld("b"), keyFreed("b")}},
+		{"both", http.MethodPost, "/generate", `{"input_ids":[1],"routing_key":"b"}`, "h", []any{keyHeld("h"), keyFreed("h")}},
+		{"refused", http.MethodPost, "/generate", `{"input_ids":[1],"routing_key":"b","sampling_params":{"temperature":-1}}`, "", nil},
+		{"none", http.MethodPost, "/generate", `{"input_ids":[1]}`, "", nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			b := newBench(t, nil)
+			b.call(tc.method, tc.path, tc.body, "x-smg-routing-key", tc.header)
+			var got []any
+			for _, event := range b.seen.events() {
+				switch event.(type) {
+				case keyHeld, keyFreed:
+					got = append(got, event)
+				}
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestRequestLogOfRefusals: what does not get to the rank leaves one line, with its outcome.
+func TestRequestLogOfRefusals(t *testing.T) {
+	for body, want := range map[string]string{
+		`{"prompt":[1],"temperature":-1}`:                     `level=INFO msg="request refused" outcome=invalid status=400 message="temperature must be from 0 to 100, not -1"` + "\n",
+		`{"prompt":[1],"temperature":-1,"log_metrics":false}`: "",
+	} {
+		log := &bytes.Buffer{}
+		b := newBenchTelling(t, &recorder{}, ledgertest.New(), slog.NewTextHandler(log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey {
+				return slog.Attr{}
+			}
+			return a
+		}}), func(c *Config, _ *scriptedRank) { c.LogRequests = true })
+		b.call(http.MethodPost, "/v1/completions", body)
+		if got := log.String(); got != want {
+			t.Errorf("%s leaves %q, want %q", body, got, want)
+		}
+	}
+}
