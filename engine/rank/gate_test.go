@@ -225,3 +225,39 @@ func TestStartupIsTheSlowestRanks(t *testing.T) {
 		}
 	}
 }
+
+// TestDeviceTimerAndEstimates: with both on a rank tells for how long its device computed, by what, and what the model's shapes
+// say of it; without them it has none of these families.
+func TestDeviceTimerAndEstimates(t *testing.T) {
+	dir := seededModel(t)
+	for _, on := range []bool{false, true} {
+		store := t.TempDir()
+		cfg := testConfig(dir)
+		cfg.DecodeLogInterval = 4
+		cfg.Metrics = MetricsConfig{Enabled: true, Dir: store, DeviceTimer: on, MFU: on}
+		began := time.Now()
+		w := startMeasured(t, cfg, 1, 1)
+		answer(t, submit(t, w.leader, newRequest("a", prompt(20), 30)))
+		w.close(t)()
+		wall := time.Since(began).Seconds()
+		sums, _ := addUp(t, store)
+		for _, name := range []string{
+			"sglang:forward_execution_seconds_total", "sglang:estimated_flops_per_gpu_total", "sglang:estimated_read_bytes_per_gpu_total",
+			"sglang:estimated_write_bytes_per_gpu_total",
+		} {
+			if (len(sums[name]) > 0) != on {
+				t.Errorf("%s is there: %t, want %t", name, len(sums[name]) > 0, on)
+			}
+			for _, v := range sums[name] {
+				if v <= 0 || name == "sglang:forward_execution_seconds_total" && v > wall {
+					t.Errorf("%s is %g after %g s", name, v, wall)
+				}
+			}
+		}
+		for _, v := range sums["sglang:fwd_occupancy"] { // the engine is idle
+			if v == v {
+				t.Errorf("occupancy of an idle device is %g", v)
+			}
+		}
+	}
+}

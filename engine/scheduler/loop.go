@@ -22,10 +22,12 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	stop()
 	if err != nil && ctx.Err() == nil {
 		s.endAll(request.OutcomeInternal, "the engine failed: "+err.Error())
-		return err
+	} else {
+		err = nil
+		s.endAll(request.OutcomeAbortedOperator, "the engine is shutting down")
 	}
-	s.endAll(request.OutcomeAbortedOperator, "the engine is shutting down")
-	return nil
+	s.reportIdle(s.deps.Clock.Now()) // what is told of the engine outlives it
+	return err
 }
 
 func (s *Scheduler) loop(ctx context.Context) error {

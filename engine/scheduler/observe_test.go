@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	stdcmp "cmp"
+	"context"
 	"math"
 	"testing"
 	"time"
@@ -115,5 +116,36 @@ func TestSnapshot(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, said.snapshots[len(said.snapshots)-1], cmpopts.EquateNaNs()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestTheEndIsReported: an engine that ends while requests run leaves no gauges behind that say they still do.
+func TestTheEndIsReported(t *testing.T) {
+	said := newRecorder()
+	cfg := testConfig(Unified, 4, 64)
+	cfg.DecodeInterval = 1
+	s, err := New(cfg, Deps{Executor: newTape(4), Clock: ledger.System(), Reporter: said, Decoder: letters{}, Log: quiet()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	sink := newSink()
+	sink.onPiece = func(request.Output) { stop() } // once it runs
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	if err := s.Submit(&request.Request{RID: "a", PromptIDs: testPrompt(5, 1), Sampling: request.Sampling{MaxNewTokens: 50, IgnoreEOS: true}}, sink); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Fatal(err)
+		}
+	case <-time.After(patience):
+		t.Fatal("it does not end")
+	}
+	last := said.snapshots[len(said.snapshots)-1]
+	if last.Kind != report.Idle || last.NumRunningReqs.Total != 0 || last.KVUsedTokens != 0 || last.GenThroughput != 0 {
+		t.Errorf("the last report is %+v", last)
 	}
 }
