@@ -23,6 +23,7 @@ type fakeRank struct {
 
 	mu      sync.Mutex
 	calls   []string
+	got     []*request.Request
 	streams map[string]*rank.Stream
 	closed  bool
 	ended   bool
@@ -50,6 +51,7 @@ func (f *fakeRank) Submit(_ context.Context, r *request.Request) (*rank.Stream, 
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s := rank.NewStream()
+	f.got = append(f.got, r)
 	f.streams[r.RID] = s
 	return s, nil
 }

@@ -70,7 +70,7 @@ func TestExport(t *testing.T) {
 			p.out.queue.put(span{
 				name: "all", trace: trace, id: id(2), state: "a=1", parent: id(3), parentRemote: true, start: 10, end: 20, link: id(4), linkRemote: true,
 				attributes: [2][]attribute{{text("text", "t"), integer("integer", -5)}, {number("number", 0.5)}},
-				events:     []event{{name: "e", at: 15, attributes: []attribute{integer("n", 1)}}, {name: "f", at: 16}},
+				events:     []event{{name: "e", at: 15, batch: 1<<32 + 10, size: 2, mode: "prefill"}, {name: "f", at: 16}},
 				failure:    "why",
 			})
 			p.out.queue.put(span{name: "little", trace: trace, id: id(5), start: 30, end: 30, link: id(6)})
@@ -82,7 +82,7 @@ func TestExport(t *testing.T) {
 				{
 					Trace: hex("01", 32), ID: hex("02", 16), Parent: hex("03", 16), ParentRemote: true, State: "a=1", Name: "all", Start: 10, End: 20,
 					Attributes: map[string]any{"text": "t", "integer": int64(-5), "number": 0.5}, Links: []tracetest.Link{{Trace: hex("01", 32), ID: hex("04", 16), Remote: true}},
-					Events: []tracetest.Event{{Name: "e", At: 15, Attributes: map[string]any{"n": int64(1)}}, {Name: "f", At: 16}},
+					Events: []tracetest.Event{{Name: "e", At: 15, Attributes: map[string]any{"bid": "0000000a", "batch_size": int64(2), "forward_mode": "prefill"}}, {Name: "f", At: 16}},
 					Failed: true, Failure: "why", Service: "sglang", Scope: "sglang server",
 				},
 				{

@@ -66,7 +66,7 @@ func draw(spans []span, zero int64) string {
 			}
 			for _, e := range s.events {
 				fmt.Fprintf(&b, " {%s %d", e.name, (e.at-zero)/1e6)
-				for _, a := range e.attributes {
+				for _, a := range e.attributes() {
 					fmt.Fprintf(&b, " %s", shown(a))
 				}
 				b.WriteString("}")

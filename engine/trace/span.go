@@ -1,6 +1,8 @@
 package trace
 
 import (
+	"fmt"
+
 	"github.com/sluice-dev/sluice/internal/traceparent"
 )
 
@@ -25,9 +27,21 @@ type span struct {
 
 // event is something that happened at a moment.
 type event struct {
-	name       string
-	at         int64
-	attributes []attribute
+	name string
+	at   int64
+
+	// Of a batch, when mode is not empty: its number, its requests, and what it does.
+	batch int64
+	size  int
+	mode  string
+}
+
+// attributes gives what describes the event; the number of a batch is shown in 8 hexadecimal digits.
+func (e event) attributes() []attribute {
+	if e.mode == "" {
+		return nil
+	}
+	return []attribute{text("bid", fmt.Sprintf("%08x", uint32(e.batch))), integer("batch_size", int64(e.size)), text("forward_mode", e.mode)}
 }
 
 // kind is the type of an attribute's value.

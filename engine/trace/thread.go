@@ -151,6 +151,10 @@ func (t *Thread) emit(s span, start, end ledger.Instant, own []attribute) {
 
 // within takes the events of [from, to).
 func (t *Thread) within(from, to int64) (taken []event) {
+	if t.events[0].at >= from && t.events[len(t.events)-1].at < to { // they are in order
+		taken, t.events = t.events, nil
+		return taken
+	}
 	kept := t.events[:0]
 	for _, e := range t.events {
 		if from <= e.at && e.at < to {
@@ -168,15 +172,8 @@ func (t *Thread) within(from, to int64) (taken []event) {
 // (prefill, decode or prebuilt).
 func (t *Thread) Scheduled(at ledger.Instant, batch int64, size int, mode string) {
 	if t != nil && t.level >= LevelSteps {
-		t.scheduled(at, batch, size, mode)
+		t.note(LevelSteps, event{name: "schedule", at: t.unix(at), batch: batch, size: size, mode: mode})
 	}
-}
-
-func (t *Thread) scheduled(at ledger.Instant, batch int64, size int, mode string) {
-	id := [4]byte{byte(batch >> 24), byte(batch >> 16), byte(batch >> 8), byte(batch)}
-	t.note(LevelSteps, event{name: "schedule", at: t.unix(at), attributes: []attribute{
-		text("bid", hex.EncodeToString(id[:])), integer("batch_size", int64(size)), text("forward_mode", mode),
-	}})
 }
 
 // note keeps an event until a span of its time ends.

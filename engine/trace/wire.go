@@ -52,7 +52,7 @@ func (s *span) wire() *tracepb.Span {
 		w.Links = []*tracepb.Span_Link{{TraceId: s.trace[:], SpanId: s.link[:], TraceState: s.state, Flags: flags(s.linkRemote)}}
 	}
 	for _, e := range s.events {
-		w.Events = append(w.Events, &tracepb.Span_Event{TimeUnixNano: uint64(e.at), Name: e.name, Attributes: wireAttributes(e.attributes)})
+		w.Events = append(w.Events, &tracepb.Span_Event{TimeUnixNano: uint64(e.at), Name: e.name, Attributes: wireAttributes(e.attributes())})
 	}
 	if s.failure != "" {
 		w.Status = &tracepb.Status{Code: tracepb.Status_STATUS_CODE_ERROR, Message: s.failure}
