@@ -66,7 +66,13 @@ func (r *Root) Carry(current ledger.Stage) *request.Trace {
 
 // Dispatched makes the span of the dispatch that has ended, which was the last that the API process's thread had to do.
 func (r *Root) Dispatched(s ledger.Slice) {
-	if r != nil && !r.closed {
+	if r != nil {
+		r.dispatched(s)
+	}
+}
+
+func (r *Root) dispatched(s ledger.Slice) {
+	if !r.closed {
 		r.Thread.slice(s, ledger.StageAwaitOutput)
 		r.close(s.End, request.Finish{})
 	}
