@@ -154,6 +154,7 @@ type debugQuery struct {
 	slowest int // > 0: so many, the longest first
 	limit   int
 	outcome string
+	room    *int64
 	since   int64 // Unix nanoseconds
 	text    bool
 }
@@ -177,6 +178,13 @@ func (s *Server) readDebugQuery(r *http.Request) (q debugQuery, err *apiError) {
 	}
 	if q.slowest > 0 && values.Get("limit") == "" {
 		q.limit = q.slowest
+	}
+	if text := values.Get("room"); text != "" {
+		n, convErr := strconv.ParseInt(text, 10, 64)
+		if convErr != nil {
+			return q, badField("room", "must be an integer, not %q", clip(text))
+		}
+		q.room = &n
 	}
 	if text := values.Get("since"); text != "" {
 		if d, convErr := time.ParseDuration(text); convErr == nil && d >= 0 {
@@ -208,6 +216,9 @@ func (q debugQuery) takes(v requestView) bool {
 	outcome := "in_flight"
 	if v.Outcome != nil {
 		outcome = string(*v.Outcome)
+	}
+	if q.room != nil && (v.Room == nil || *v.Room != *q.room) {
+		return false
 	}
 	return (q.outcome == "" || q.outcome == outcome) && v.ReceivedWall >= q.since
 }

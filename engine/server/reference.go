@@ -133,6 +133,7 @@ func routeTexts() map[string]RouteReference {
 			{"slowest", "integer, 1 to 10000", "", "So many, those that took longest first. Without it the newest come first, those that live before those that ended."},
 			{"limit", "integer, 1 to 10000", "100", "The most that are listed."},
 			{"outcome", "an outcome, or in_flight", "all", "Those alone."},
+			{"room", "integer", "all", "Those alone that meet their other half in this bootstrap room."},
 			{"since", "duration such as 5m, or time in RFC 3339", "all", "Those alone that came since then."},
 			{"format", "json or text", "json", "As text: a waterfall of each."},
 		}},
