@@ -43,7 +43,7 @@ func TestServeFlags(t *testing.T) {
 	}
 	want.DrainAccept, want.DrainTimeout = 1500*time.Millisecond, 2*time.Minute
 	want.Rank = rank.Config{
-		TPSize: 2, PPSize: 3,
+		TPSize: 2, PPSize: 3, Metrics: rank.MetricsConfig{MaxLabelValues: 19},
 		PageSize: 4, MaxTotalTokens: 5, SWAFullTokensRatio: 0.25, ContextLength: 6, MaxRunningRequests: 7, MaxRunningRequestsUnderSLO: 8, MaxQueuedRequests: 9, ChunkedPrefillSize: -1,
 		MaxPrefillTokens: 10, SchedulePolicy: "lpm", ScheduleConservativeness: 0.5, RetractionPolicy: "priority", EnableMixedChunk: true, DisableOverlapSchedule: true,
 		EnableStreamingSession: true, SessionTimeout: 18 * time.Second, MaxSessionTokens: 19,
@@ -64,7 +64,7 @@ func TestServeFlags(t *testing.T) {
 		"--default-priority-value", "-14", "--schedule-low-priority-values-first", "--priority-scheduling-preemption-threshold", "15",
 		"--disable-priority-preemption", "--abort-on-priority-when-disabled", "--request-waiting-timeout", "16", "--request-running-timeout", "17m",
 		"--random-seed", "11",
-		"--threads", "12", "--enable-metrics", "--extra-metric-labels", `{"cluster":"c"}`, "--tokenizer-metrics-custom-labels-header", "x-l",
+		"--threads", "12", "--enable-metrics", "--extra-metric-labels", `{"cluster":"c"}`, "--metrics-max-label-values", "19", "--tokenizer-metrics-custom-labels-header", "x-l",
 		"--tokenizer-metrics-allowed-custom-labels", "team", "shift", "--bucket-time-to-first-token", "0.1", "0.5", "--bucket-inter-token-latency=0.2",
 		"--bucket-e2e-request-latency", "1,2", "--prompt-tokens-buckets", "tse", "1000", "2", "8", "--generation-tokens-buckets", "custom 5 50",
 		"--enable-trace", "--otlp-traces-endpoint", "c:4318", "--trace-modules", "request, mooncake",

@@ -92,6 +92,7 @@ func serveFlags(f *pflag.FlagSet, cfg *server.Config, files *secretFiles) {
 	f.BoolVar(&r.Metrics.AllRanks, "enable-metrics-for-all-schedulers", false, "every rank of a stage writes metrics, not the first alone")
 	f.BoolVar(&r.Metrics.MFU, "enable-mfu-metrics", false, "count the operations and the memory traffic of steps by the model's shapes")
 	f.Var((*labelMap)(&cfg.ExtraMetricLabels), "extra-metric-labels", `labels on every family, as JSON: {"cluster":"a"}`)
+	f.IntVar(&r.Metrics.MaxLabelValues, "metrics-max-label-values", r.Metrics.MaxLabelValues, "values of a label that clients choose (custom labels, priorities); further ones count as other")
 	f.StringVar(&cfg.CustomLabelsHeader, "tokenizer-metrics-custom-labels-header", cfg.CustomLabelsHeader, "header with a request's own labels, as JSON")
 	f.Var(list(&cfg.AllowedCustomLabels), "tokenizer-metrics-allowed-custom-labels", "keys that the header may set")
 	f.Var(bounds(&cfg.Buckets.TimeToFirstToken), "bucket-time-to-first-token", "bounds of the histogram, in seconds (default: built in)")

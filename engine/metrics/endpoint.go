@@ -35,7 +35,7 @@ func extraMap(labels []Label) map[string]string {
 
 func (f *Front) endpointSeries(endpoint, method string) *endpointSeries {
 	key, labels := f.endpoint(endpoint, method)
-	return f.http.get(key, func(full bool) *endpointSeries {
+	return f.http.get(key, "", func(full bool) *endpointSeries {
 		if full {
 			_, labels = f.endpoint("", OtherLabel)
 		}
@@ -57,7 +57,7 @@ func (f *Front) ResponseStarted(endpoint, method string, status int) {
 		code = OtherLabel
 	}
 	key, labels := f.endpoint(endpoint, method)
-	f.status.get(key+"\x00"+code, func(full bool) CounterSeries {
+	f.status.get(key+"\x00"+code, "", func(full bool) CounterSeries {
 		if full {
 			_, labels = f.endpoint("", OtherLabel)
 			code = OtherLabel

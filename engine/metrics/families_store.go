@@ -12,6 +12,10 @@ var (
 		Name: "sluice_metrics_store_faults_total", Kind: Counter, Help: "Stores and series of stores that could not be read, by reason.",
 		Unit: "faults", Source: FromStore, Labels: []string{"reason"}, Engines: OnAll, SumOver: []string{"reason"},
 	}
+	labelValuesRefused = &Family{
+		Name: "sluice_metrics_label_values_refused_total", Kind: Counter, Unit: "updates", Source: FromProcess, Labels: []string{"family"}, Engines: OnAll, SumOver: []string{"family"},
+		Help: "Updates whose label values were beyond --metrics-max-label-values and count under other, by family, or the first of those that share the labels.",
+	}
 	metricsSeries = &Family{
 		Name: "sluice_metrics_series", Kind: Gauge, Help: "Series of this exposition: its lines that are not comments.",
 		Unit: "series", Source: FromStore, Engines: OnAll, Merge: MostRecent,
@@ -25,6 +29,7 @@ var (
 // storeFamilies are what every process tells about its sums, and the store about itself.
 var storeFamilies = []*Family{
 	ledgerViolations,
+	labelValuesRefused,
 	metricsSeries,
 	storeFaults,
 	storeProcesses,

@@ -16,6 +16,7 @@ type FrontLabels struct {
 	Priority   bool              // requests have priorities: the label is there, "" where a request has none
 	Custom     []string          // names a client may fill; "" where it doesn't
 	Extra      map[string]string // --extra-metric-labels; they win over the ones above
+	MaxValues  int               // --metrics-max-label-values: sets of custom values and priority, endpoints; 0: DefaultLabelValues
 }
 
 // Subject says whose event it is: the values of the labels that differ between requests.
@@ -38,9 +39,8 @@ type Finished struct {
 const (
 	OtherLabel        = "other"
 	UnmatchedEndpoint = "unmatched"
-	maxCustomSets     = 256 // sets of custom values; further ones count as "other"
-	maxEndpoints      = 256
 	maxFuncs          = 64
+	statusesEach      = 16 // of an endpoint and method
 )
 
 // Front writes what the API process tells: finished requests, latencies as the client sees them, HTTP. It is safe for
@@ -62,10 +62,10 @@ type Front struct {
 	routingKeys *refCountedGauge
 
 	plain    [2]*requestSeries // of requests without custom labels: not streaming, streaming
-	requests vec[*requestSeries]
-	http     vec[*endpointSeries]
-	status   vec[CounterSeries]
-	funcs    vec[HistogramSeries]
+	requests *vec[*requestSeries]
+	http     *vec[*endpointSeries]
+	status   *vec[CounterSeries]
+	funcs    *vec[HistogramSeries]
 	startup  startup
 }
 
@@ -83,7 +83,11 @@ func NewFront(backend Backend, labels FrontLabels, buckets Buckets, clock ledger
 			f.custom = append(f.custom, name)
 		}
 	}
-	f.requests.limit, f.http.limit, f.status.limit, f.funcs.limit = 2*maxCustomSets, maxEndpoints, 16*maxEndpoints, maxFuncs
+	most := newBudget(backend, labels.MaxValues)
+	f.requests = newVec[*requestSeries](most, numRequests, len(streamingValues)*most.most)
+	f.http = newVec[*endpointSeries](most, httpRequests, most.most)
+	f.status = newVec[CounterSeries](most, httpResponses, statusesEach*most.most)
+	f.funcs = newVec[HistogramSeries](most, funcLatency, maxFuncs)
 	empty := f.customLabels(nil)
 	f.aborted = backend.Counter(numAbortedRequests, empty)
 	f.loads = backend.Histogram(getLoadsDuration, empty, nil)
@@ -158,7 +162,7 @@ func (f *Front) subject(s Subject) *requestSeries {
 		key.WriteByte(0)
 		key.WriteString(s.Custom[name])
 	}
-	return f.requests.get(key.String(), func(full bool) *requestSeries {
+	return f.requests.get(key.String(), streamingValues[streaming], func(full bool) *requestSeries {
 		if full {
 			return f.newRequestSeries(f.otherLabels(), streamingValues[streaming])
 		}
@@ -247,7 +251,7 @@ func (f *Front) LoadsServed(nanos int64) { f.loads.Observe(seconds(nanos)) }
 
 // FuncLatency observes the time that one call of a function took.
 func (f *Front) FuncLatency(name string, nanos int64) {
-	f.funcs.get(name, func(full bool) HistogramSeries {
+	f.funcs.get(name, "", func(full bool) HistogramSeries {
 		if full {
 			name = OtherLabel
 		}
@@ -260,40 +264,3 @@ func (f *Front) RoutingKeyHeld(key string) { f.routingKeys.inc(key, f.now()) }
 
 // RoutingKeyFreed says that one has gone.
 func (f *Front) RoutingKeyFreed(key string) { f.routingKeys.dec(key, f.now()) }
-
-// vec finds series by the text of their labels. At limit entries further ones share one, made with full true.
-type vec[T any] struct {
-	limit int
-	mu    sync.RWMutex
-	byKey map[string]T
-}
-
-// overLimit is the key of the shared entry; no label text begins with this byte.
-const overLimit = "\xff"
-
-func (v *vec[T]) get(key string, make func(full bool) T) T {
-	v.mu.RLock()
-	t, ok := v.byKey[key]
-	v.mu.RUnlock()
-	if ok {
-		return t
-	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if t, ok := v.byKey[key]; ok {
-		return t
-	}
-	if v.byKey == nil {
-		v.byKey = map[string]T{}
-	}
-	full := len(v.byKey) >= v.limit
-	if full {
-		key = overLimit
-		if t, ok := v.byKey[key]; ok {
-			return t
-		}
-	}
-	t = make(full)
-	v.byKey[key] = t
-	return t
-}

@@ -117,8 +117,8 @@ func TestPrioritiesOfRequests(t *testing.T) {
 		})
 	}
 	r := &recorder{}
-	f := NewFront(r, FrontLabels{EngineType: "unified", Priority: true}, Buckets{}, ledgertest.New())
-	for i := range 3 * maxCustomSets {
+	f := NewFront(r, FrontLabels{EngineType: "unified", Priority: true, MaxValues: 5}, Buckets{}, ledgertest.New())
+	for i := range 20 {
 		f.InterToken(Subject{Priority: &i}, 1e9, 1)
 	}
 	got := r.take()

@@ -31,10 +31,13 @@ type queueGauge struct {
 }
 
 // newQueueGauge makes the total's series, whose labels hold an empty priority when priorities are counted.
-func newQueueGauge(b Backend, f *Family, labels []Label, byPriority bool, read func(*report.Snapshot) report.QueueCount) queueGauge {
+func newQueueGauge(b Backend, f *Family, labels []Label, byPriority bool, most *budget, read func(*report.Snapshot) report.QueueCount) queueGauge {
 	q := queueGauge{family: f, read: read, total: b.Gauge(f, labels)}
 	if byPriority {
-		q.single.create = func(priority string) GaugeSeries { return b.Gauge(f, relabelled(labels, priorityLabel, priority)) }
+		most.watch(f)
+		q.single = priorities[GaugeSeries]{budget: most, family: f, create: func(priority string) GaugeSeries {
+			return b.Gauge(f, relabelled(labels, priorityLabel, priority))
+		}}
 	}
 	return q
 }
@@ -58,17 +61,12 @@ func (q *queueGauge) set(c report.QueueCount, wallNanos int64) {
 	}
 }
 
-const (
-	// maxPriorities bounds the priorities that have a series of their own: clients choose the values.
-	maxPriorities = 64
-	// otherPriorities is the label of all further ones.
-	otherPriorities = "other"
-)
-
 // priorities are the series of single priorities, made when one is seen first. Invariant: as many series as priorities
 // seen, or one more, for all others.
 type priorities[S any] struct {
 	create func(priority string) S // nil: there are none
+	budget *budget
+	family *Family
 	seen   []report.Priority
 	series []S
 }
@@ -81,11 +79,14 @@ func (p *priorities[S]) index(of report.Priority) int {
 	if i := slices.Index(p.seen, of); i >= 0 {
 		return i
 	}
-	if len(p.seen) < maxPriorities {
+	if len(p.seen) < p.budget.most {
 		p.seen = append(p.seen, of)
 		p.series = append(p.series, p.create(of.String()))
-	} else if len(p.series) == maxPriorities {
-		p.series = append(p.series, p.create(otherPriorities))
+		return len(p.series) - 1
+	}
+	p.budget.refuse(p.family)
+	if len(p.series) == p.budget.most {
+		p.series = append(p.series, p.create(OtherLabel))
 	}
 	return len(p.series) - 1
 }

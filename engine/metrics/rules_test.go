@@ -19,6 +19,7 @@ import (
 type recorder struct {
 	mu      sync.Mutex
 	updates []string
+	refused map[string]int // counts of refused label values, by family; they are no updates
 }
 
 type recorded struct {
@@ -41,7 +42,28 @@ func (r *recorder) series(f *Family, labels []Label) recorded {
 	return recorded{r, name}
 }
 
-func (r *recorder) Counter(f *Family, labels []Label) CounterSeries { return r.series(f, labels) }
+func (r *recorder) Counter(f *Family, labels []Label) CounterSeries {
+	if f == labelValuesRefused {
+		return refusals{r, strings.TrimPrefix(labels[0].Value, "sglang:")}
+	}
+	return r.series(f, labels)
+}
+
+// refusals counts one family's refused label values.
+type refusals struct {
+	r      *recorder
+	family string
+}
+
+func (s refusals) Add(v float64) {
+	s.r.mu.Lock()
+	defer s.r.mu.Unlock()
+	if s.r.refused == nil {
+		s.r.refused = map[string]int{}
+	}
+	s.r.refused[s.family] += int(v)
+}
+
 func (r *recorder) Gauge(f *Family, labels []Label) GaugeSeries {
 	return recordedGauge{r.series(f, labels)}
 }
@@ -208,7 +230,8 @@ func TestRankEventsAllocateNothing(t *testing.T) {
 // The total stays under an empty priority; every priority ever seen keeps a sample, and those beyond the bound share one.
 func TestQueuesByPriority(t *testing.T) {
 	r := &recorder{}
-	m := NewScheduler(r, RankLabels{EngineType: "unified", Priority: true}, ledgertest.New())
+	const maxPriorities = 64
+	m := NewScheduler(r, RankLabels{EngineType: "unified", Priority: true, MaxValues: maxPriorities}, ledgertest.New())
 	queue := func(counts ...report.PriorityCount) []string {
 		s := report.Snapshot{Kind: report.Decode}
 		for _, c := range counts {
@@ -245,6 +268,9 @@ func TestQueuesByPriority(t *testing.T) {
 		many = append(many, report.PriorityCount{Priority: set(v), Count: 1})
 	}
 	lines := queue(many...)
+	if n := r.refused["num_queue_reqs"]; n != 12 {
+		t.Errorf("%d refusals are counted, not those of 12 priorities", n)
+	}
 	if len(lines) != 1+maxPriorities+1 || lines[len(lines)-1] != "num_queue_reqs{priority=other} = 12" {
 		t.Errorf("%d samples, the last %q; want the total, %d priorities, and the others, which are 12", len(lines), lines[len(lines)-1], maxPriorities)
 	}
@@ -359,16 +385,22 @@ func TestFrontEvents(t *testing.T) {
 
 func TestCustomLabelsAreCapped(t *testing.T) {
 	r := &recorder{}
-	f := NewFront(r, FrontLabels{EngineType: "unified", Custom: []string{"team", "model_name"}}, Buckets{}, ledgertest.New())
-	for i := range 3 * maxCustomSets {
-		f.FirstToken(Subject{Custom: map[string]string{"team": fmt.Sprint(i)}}, 1e9)
+	const most = 4
+	f := NewFront(r, FrontLabels{EngineType: "unified", Custom: []string{"team", "model_name"}, MaxValues: most}, Buckets{}, ledgertest.New())
+	for i := range 5 * most {
+		f.FirstToken(Subject{Custom: map[string]string{"team": fmt.Sprint(i)}, Streaming: i%2 == 1}, 1e9)
 	}
-	last := r.take()[3*maxCustomSets-1]
-	if want := "time_to_first_token_seconds{is_streaming=False,team=other} 1"; last != want {
-		t.Errorf("beyond the cap: %s, not %s", last, want)
+	lines := r.take()
+	for i, want := range []string{"is_streaming=False,team=other} 1", "is_streaming=True,team=other} 1"} {
+		if got := lines[5*most-2+i]; got != "time_to_first_token_seconds{"+want {
+			t.Errorf("beyond the cap: %s, not %s", got, want)
+		}
 	}
-	if n := len(f.requests.byKey); n > 2*maxCustomSets+1 {
-		t.Errorf("%d sets of labels", n)
+	if n := len(f.requests.byKey); n != 2*most+2 {
+		t.Errorf("%d sets of labels, not %d and those of the others, streaming or not", n, 2*most)
+	}
+	if n := r.refused["num_requests_total"]; n != 3*most {
+		t.Errorf("%d refusals are counted, not %d", n, 3*most)
 	}
 }
 
@@ -410,7 +442,7 @@ func TestEndpoints(t *testing.T) {
 		})
 	}
 	f.RequestStarted("/x", "GET")
-	for i := range 2 * maxEndpoints {
+	for i := range 2 * DefaultLabelValues {
 		f.RequestStarted(fmt.Sprint("/", i), "GET")
 	}
 	if got := r.take(); got[len(got)-2] != "http_requests_total{endpoint=unmatched,method=other} +1" {

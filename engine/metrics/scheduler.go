@@ -18,6 +18,7 @@ type RankLabels struct {
 	Priority   bool              // priority scheduling is on: the label priority is there, empty on totals
 	DPRank     *int              // nil: the replica has no data-parallel ranks
 	Extra      map[string]string // --extra-metric-labels; they win over the ones above
+	MaxValues  int               // --metrics-max-label-values: priorities; 0: DefaultLabelValues
 
 	Features        Features  // besides what the engine type has
 	EvictionBuckets []float64 // SGLANG_BUCKET_EVICTION_DURATION; nil: the built-in ones
@@ -77,6 +78,7 @@ type Scheduler struct {
 	features   Features
 	labels     []Label
 	wall       func() int64
+	budget     *budget
 
 	laws
 	said      report.Snapshot // the last one, from which the gauges read
@@ -116,6 +118,7 @@ func NewScheduler(backend Backend, labels RankLabels, clock ledger.Clock) *Sched
 	m := &Scheduler{
 		backend: backend, engineType: labels.EngineType, features: labels.Features, labels: labels.list(), laws: newLaws(backend),
 		wall:    func() int64 { return clock.Wall(clock.Now()) },
+		budget:  newBudget(backend, labels.MaxValues),
 		stages:  make([]HistogramSeries, len(ledger.Stages())+1),
 		forward: make([]CounterSeries, len(report.ForwardModes())),
 	}
@@ -144,9 +147,10 @@ func NewScheduler(backend Backend, labels RankLabels, clock ledger.Clock) *Sched
 
 	m.queue = m.histogram(queueTime)
 	if labels.Priority && !overridden {
-		m.queueOf.create = func(priority string) HistogramSeries {
+		m.budget.watch(queueTime)
+		m.queueOf = priorities[HistogramSeries]{budget: m.budget, family: queueTime, create: func(priority string) HistogramSeries {
 			return backend.Histogram(queueTime, relabelled(m.labels, priorityLabel, priority), nil)
-		}
+		}}
 	}
 	m.speed, m.latency, m.totalMB = m.histogram(kvTransferSpeed), m.histogram(kvTransferLatency), m.histogram(kvTransferTotal)
 	m.bootstrap, m.allocs, m.releases = m.histogram(kvTransferBootstrap), m.histogram(kvTransferAlloc), m.histogram(deferredRelease)

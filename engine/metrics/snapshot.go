@@ -98,7 +98,7 @@ var routingGauges = []struct {
 func (m *Scheduler) makeGauges(byPriority bool) {
 	for _, q := range queueCounts {
 		if m.has(q.family) {
-			m.queues = append(m.queues, newQueueGauge(m.backend, q.family, m.labels, byPriority, q.read))
+			m.queues = append(m.queues, newQueueGauge(m.backend, q.family, m.labels, byPriority, m.budget, q.read))
 		}
 	}
 	for _, g := range snapshotGauges {

@@ -143,6 +143,11 @@ type MetricsConfig struct {
 	Dir      string            `json:"dir"`      // of the store shared with the API process
 	Labels   map[string]string `json:"labels"`   // extra labels, on every family
 
+	// MaxLabelValues is how many values a label that clients choose may have in a family; 0: the default.
+	MaxLabelValues int `json:"maxLabelValues,omitempty"`
+	// Backends make the series of some roles elsewhere than in the store. Only a rank in this process can have them.
+	Backends map[metrics.Source]metrics.Backend `json:"-"`
+
 	DeviceTimer     bool      `json:"deviceTimer,omitempty"`     // measure for how long the device computes
 	MFU             bool      `json:"mfu,omitempty"`             // estimate what steps cost by the model's shapes
 	EvictionBuckets []float64 `json:"evictionBuckets,omitempty"` // of the histogram of evictions, ascending; empty: the built-in ones

@@ -53,9 +53,9 @@ func openMetrics(cfg Config, made runner.Info, clock ledger.Clock) (metricsStore
 	if err != nil {
 		return nil, fmt.Errorf("open the metrics of %s: %w", cfg.name(), err)
 	}
-	return store{file: file, to: metrics.NewScheduler(file, metrics.RankLabels{
+	return store{file: file, to: metrics.NewScheduler(metrics.ByRole(file, cfg.Metrics.Backends), metrics.RankLabels{
 		ModelName: cfg.ServedModelName, EngineType: cfg.Disagg.Mode.EngineType(), Priority: cfg.Priority.Enabled, TPRank: tpRank, PPRank: ppRank,
-		DPRank: cfg.DPRank, Extra: cfg.Metrics.Labels,
+		DPRank: cfg.DPRank, Extra: cfg.Metrics.Labels, MaxValues: cfg.Metrics.MaxLabelValues,
 		Features: cfg.features(made), EvictionBuckets: cfg.Metrics.EvictionBuckets,
 	}, clock)}, nil
 }

@@ -112,6 +112,9 @@ func (c *osChild) spawn(cfg Config, files []*os.File) (<-chan bool, error) {
 			_ = f.Close() // the child has a copy
 		}
 	}()
+	if len(cfg.Metrics.Backends) > 0 {
+		return nil, errors.New("backends of metrics can't reach another process: start the rank in this one")
+	}
 	config, err := json.Marshal(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("encode its configuration: %w", err)

@@ -77,7 +77,7 @@ func Default() Config {
 		Host: "127.0.0.1", Port: 30000, CustomLabelsHeader: "x-custom-labels", LogRequestsLevel: 2, LogRequestsSampleRate: 1, DebugRequests: 1024, MaxBodyBytes: 8 << 20,
 		ClientTimeout: 2 * time.Minute, HealthTimeout: 20 * time.Second, HealthGenerates: true, DrainAccept: 2 * time.Second, DrainTimeout: 60 * time.Second,
 		BootstrapPort: 8998, ProfilerDir: "/tmp", NNodes: 1, DistTimeout: 300 * time.Second, DPSize: 1, LoadBalanceMethod: string(dp.Auto),
-		Rank: rank.Config{TPSize: 1, PPSize: 1, Trace: trace.DefaultConfig(),
+		Rank: rank.Config{TPSize: 1, PPSize: 1, Trace: trace.DefaultConfig(), Metrics: rank.MetricsConfig{MaxLabelValues: metrics.DefaultLabelValues},
 			PageSize: 16, SWAFullTokensRatio: 0.8, MaxRunningRequests: 256, ChunkedPrefillSize: 2048, MaxPrefillTokens: 16384, DecodeLogInterval: 40, LogLevel: "info", SessionTimeout: 30 * time.Minute, MaxSessionTokens: 16 << 20,
 			Cache: rank.CacheConfig{EvictionPolicy: "lru"}, SchedulePolicy: "fcfs", ScheduleConservativeness: 1, RetractionPolicy: "length", Priority: rank.PriorityConfig{PreemptionThreshold: 10},
 		},
@@ -133,6 +133,9 @@ func (c Config) Validate() (Config, error) {
 		c.Rank.LogLevel = "error"
 	}
 	c.checkLabels(refuse)
+	if n := c.Rank.Metrics.MaxLabelValues; n < 1 || n > maxLabelValues {
+		refuse("metrics-max-label-values", "is %d: give 1 to %d; the default is %d", n, maxLabelValues, metrics.DefaultLabelValues)
+	}
 	c.checkBuckets(refuse)
 	if err := c.Rank.Trace.Validate(); err != nil {
 		faults = append(faults, err)
@@ -157,6 +160,9 @@ func (c Config) Validate() (Config, error) {
 func (c Config) logSetting() logSetting {
 	return logSetting{on: c.LogRequests, level: c.LogRequestsLevel, rate: c.LogRequestsSampleRate}
 }
+
+// maxLabelValues is the most that --metrics-max-label-values can be: each value is a series of many families.
+const maxLabelValues = 1 << 16
 
 // labelName is what Prometheus takes as the name of a label.
 var labelName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)

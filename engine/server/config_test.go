@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/sluice-dev/sluice/engine/ledger"
 	"github.com/sluice-dev/sluice/engine/metrics"
 	"github.com/sluice-dev/sluice/engine/rank"
 )
@@ -49,7 +48,7 @@ func TestValidate(t *testing.T) {
 			"--model-path is missing", "--host is empty", "--port is -1", "--disaggregation-bootstrap-port is 70000", "--max-body-bytes is 0", "--drain-accept is -1s",
 			"--drain-timeout is -1s", "SGLANG_HEALTH_CHECK_TIMEOUT is 0s", `--extra-metric-labels has the label "1a"`,
 			`--tokenizer-metrics-allowed-custom-labels has the label "a" twice`, `--tokenizer-metrics-allowed-custom-labels has the label "le"`, `--tokenizer-metrics-allowed-custom-labels has the label "outcome"`,
-			"--bucket-time-to-first-token is no list of bounds", "--page-size is -1", "--max-total-tokens is -1", "--max-running-requests is 0", "--max-prefill-tokens is 0",
+			"--metrics-max-label-values is 0: give 1 to 65536; the default is 256", "--bucket-time-to-first-token is no list of bounds", "--page-size is -1", "--max-total-tokens is -1", "--max-running-requests is 0", "--max-prefill-tokens is 0",
 			"--decode-log-interval is 0", "--max-session-tokens is 0", "--tp-size is 0", "--pp-size is 0", "--chunked-prefill-size is -2", "--swa-full-tokens-ratio is 0",
 			"--schedule-conservativeness is 0", "--session-timeout is 0s", `--log-level is "loud"`, `--disaggregation-mode is "both"`,
 			"--dp-size is 0", "--nnodes is 0",
@@ -113,7 +112,7 @@ func TestNoPlaceForMetrics(t *testing.T) {
 		"":            "--enable-metrics: the temporary directory is /proc/none: set TMPDIR or PROMETHEUS_MULTIPROC_DIR to one with space that can be written: ",
 		"/proc/other": `--enable-metrics: PROMETHEUS_MULTIPROC_DIR is "/proc/other": `,
 	} {
-		_, err := newObserver(Config{EnableMetrics: true, MetricsDir: dir}, ledger.System())
+		_, err := newObserver(Config{EnableMetrics: true, MetricsDir: dir}, Runtime{}.withDefaults())
 		if err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%q: error %v, want %q first", dir, err, want)
 		}

@@ -18,7 +18,7 @@ import (
 // serveNode runs a node other than 0: it hosts its ranks and answers probes and scrapes. It returns nil when node 0 ended
 // the replica in order, else the reason.
 func serveNode(ctx context.Context, cfg Config, run Runtime) (err error) {
-	observer, err := newObserver(cfg, run.Clock)
+	observer, err := newObserver(cfg, run)
 	if err != nil {
 		return err
 	}

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"os"
 
-	"github.com/sluice-dev/sluice/engine/ledger"
 	"github.com/sluice-dev/sluice/engine/metrics"
 	"github.com/sluice-dev/sluice/internal/folder"
 )
@@ -23,7 +22,7 @@ type observer struct {
 	gatherer *metrics.Gatherer
 }
 
-func newObserver(cfg Config, clock ledger.Clock) (*observer, error) {
+func newObserver(cfg Config, run Runtime) (*observer, error) {
 	if !cfg.EnableMetrics {
 		return &observer{}, nil
 	}
@@ -40,10 +39,10 @@ func newObserver(cfg Config, clock ledger.Clock) (*observer, error) {
 	if o.store, err = metrics.OpenStore(dir, "api"); err != nil {
 		return nil, errors.Join(fmt.Errorf("--enable-metrics: %s: %w", place, err), o.close())
 	}
-	front := metrics.NewFront(o.store, metrics.FrontLabels{
+	front := metrics.NewFront(metrics.ByRole(o.store, run.Backends), metrics.FrontLabels{
 		ModelName: cfg.ServedModelName, EngineType: cfg.Rank.Disagg.Mode.EngineType(), Priority: cfg.Rank.Priority.Enabled,
-		Custom: cfg.AllowedCustomLabels, Extra: cfg.ExtraMetricLabels,
-	}, cfg.Buckets, clock)
+		Custom: cfg.AllowedCustomLabels, Extra: cfg.ExtraMetricLabels, MaxValues: cfg.Rank.Metrics.MaxLabelValues,
+	}, cfg.Buckets, run.Clock)
 	o.events, o.gatherer = front, metrics.NewGatherer(dir)
 	o.gatherer.Guard(o.store, front.Cut())
 	o.exposition = metrics.Handler(o.gatherer)

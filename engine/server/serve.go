@@ -24,8 +24,11 @@ import (
 type Runtime struct {
 	// StartRank starts the replica's rank: as a process, or in this one in tests.
 	StartRank func(ctx context.Context, cfg rank.Config) (rank.Client, error)
-	Clock     ledger.Clock // nil: the system's
-	Log       *slog.Logger // nil: slog.Default
+	// Backends make the series of some roles elsewhere than in the stores that /metrics reads. Those of ranks need ranks
+	// in this process.
+	Backends map[metrics.Source]metrics.Backend
+	Clock    ledger.Clock // nil: the system's
+	Log      *slog.Logger // nil: slog.Default
 	// Listening is told the addresses as soon as they answer; bootstrap is nil but on a prefill engine. Nil: nobody asks.
 	Listening func(api, bootstrap net.Addr)
 }
@@ -61,12 +64,13 @@ func Serve(ctx context.Context, cfg Config, run Runtime) (err error) {
 		return err
 	}
 	run = run.withDefaults()
+	cfg.Rank.Metrics.Backends = run.Backends
 	metrics.RemoveLeftOver(cfg.MetricsDir)
 	rank.RemoveLeftOver()
 	if cfg.NodeRank > 0 {
 		return serveNode(ctx, cfg, run)
 	}
-	observer, err := newObserver(cfg, run.Clock)
+	observer, err := newObserver(cfg, run)
 	if err != nil {
 		return err
 	}
