@@ -148,7 +148,7 @@ func newWorld(t *testing.T, n int, change func(role, rank int, x *tape), cfgs ..
 			if err != nil {
 				t.Fatal(err)
 			}
-			s.checked = true
+			s.checked, s.inbox.bound = true, bound{requests: 3, bytes: 300} // so that bursts take several steps
 			scheds, tapes = append(scheds, s), append(tapes, x)
 			if rank == 0 || len(cfgs) > 1 {
 				w.wires[rank].wake = append(w.wires[rank].wake, s.Wake)

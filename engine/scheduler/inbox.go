@@ -7,7 +7,8 @@ import (
 	"github.com/sluice-dev/sluice/engine/request"
 )
 
-// message is what others may ask of the scheduler's goroutine. Messages are handled in the order in which they came.
+// message is what others may ask of the scheduler's goroutine. Messages are handled in the order in which they came, as far
+// as an intake does not say otherwise.
 type message interface{ isMessage() }
 
 type submitMsg struct {
@@ -50,6 +51,11 @@ type grammarMsg struct {
 	message string // of grammarFailed, for the client
 }
 
+// ofSession reports whether it is about one session.
+func (m controlMsg) ofSession() bool {
+	return m.kind == controlOpenSession || m.kind == controlCloseSession
+}
+
 func (grammarMsg) isMessage() {}
 func (submitMsg) isMessage()  {}
 func (abortMsg) isMessage()   {}
@@ -59,7 +65,8 @@ func (controlMsg) isMessage() {}
 // inbox is the one place where other goroutines meet the scheduler. The load that it publishes counts each request once
 // from the moment Submit returns: in pending until the load that includes it is published.
 type inbox struct {
-	wake chan struct{} // capacity 1: there may be something to do
+	wake  chan struct{} // capacity 1: there may be something to do
+	bound bound         // of what a step takes
 
 	mu            sync.Mutex
 	messages      []message
@@ -69,7 +76,7 @@ type inbox struct {
 	load          loads.Load
 }
 
-func newInbox() *inbox { return &inbox{wake: make(chan struct{}, 1)} }
+func newInbox() *inbox { return &inbox{wake: make(chan struct{}, 1), bound: stepBound} }
 
 // put hands a message over; false when the scheduler has ended and nobody will handle it.
 func (b *inbox) put(m message) bool {
@@ -95,13 +102,15 @@ func (b *inbox) signal() {
 	}
 }
 
-// drain takes all messages.
-func (b *inbox) drain() []message {
+// take gives what one step may act on. Where something is left there is something to do for the next.
+func (b *inbox) take() intake {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	m := b.messages
-	b.messages = nil
-	return m
+	t := b.bound.divide(b.messages)
+	if b.messages = t.left; len(t.left) > 0 {
+		b.signal()
+	}
+	return t
 }
 
 // close makes put refuse, and returns what nobody handled.

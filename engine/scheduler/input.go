@@ -21,7 +21,9 @@ func (s *Scheduler) takeInput(stop bool) (input, error) {
 	own := input{stop: stop}
 	if s.leads() && !stop {
 		// What is decided concerns what lives, so it comes before what may bring the same ids again.
-		own.messages = slices.Concat(s.decide(), s.inbox.drain())
+		decided, t := s.decide(), s.inbox.take()
+		s.settleIntake(t)
+		own.messages = slices.Concat(decided, t.taken)
 	}
 	return s.share(own)
 }
@@ -41,11 +43,7 @@ func (s *Scheduler) shareable(in input) input {
 	for _, m := range in.messages {
 		if m, ok := m.(submitMsg); ok {
 			if _, err := encodeRequest(m.req); err != nil {
-				s.taken++
-				s.takenToks += len(m.req.PromptIDs)
-				s.told = append(s.told, told{m.sink, request.Output{
-					RID: m.req.RID, PromptTokens: len(m.req.PromptIDs), Finish: new(aborted(request.OutcomeInvalid, err.Error())),
-				}})
+				s.endUnseen(unseen{m, request.OutcomeInvalid, err.Error()})
 				continue
 			}
 		}

@@ -29,7 +29,7 @@ func (s *Scheduler) pause(mode request.PauseMode) error {
 	switch mode {
 	case request.PauseAbort:
 		for _, q := range s.all() {
-			s.finish(q, aborted(request.OutcomeAbortedOperator, "the engine paused and ended its requests: try again later"))
+			s.finish(q, aborted(request.OutcomeAbortedOperator, pauseMessage))
 		}
 	case request.PauseRetract:
 		s.retractAll()
@@ -44,6 +44,9 @@ func (s *Scheduler) pause(mode request.PauseMode) error {
 	s.said = reported{running: -1} // so that the pause is reported
 	return nil
 }
+
+// pauseMessage is for the clients of requests that a pause ended.
+const pauseMessage = "the engine paused and ended its requests: try again later"
 
 // resume ends a pause.
 func (s *Scheduler) resume() error {

@@ -347,11 +347,7 @@ func (s *Scheduler) endAll(outcome request.Outcome, message string) {
 	for _, m := range s.inbox.close() {
 		switch m := m.(type) {
 		case submitMsg:
-			s.taken++
-			s.takenToks += len(m.req.PromptIDs)
-			s.told = append(s.told, told{m.sink, request.Output{
-				RID: m.req.RID, PromptTokens: len(m.req.PromptIDs), Finish: new(aborted(outcome, message)),
-			}})
+			s.endUnseen(unseen{m, outcome, message})
 		case flushMsg:
 			answer(m.reply, ErrEnded)
 		case controlMsg:
