@@ -103,6 +103,9 @@ func (l *requestLog) ended(q *sequence, outcome request.Outcome, message string)
 	if rank := q.answeringRank(); rank != nil {
 		args = append(args, "dp_rank", *rank)
 	}
+	if id := q.trace.ID(); id != "" {
+		args = append(args, "trace_id", id)
+	}
 	args = append(args, q.times().args()...)
 	if level >= 1 && q.finish != nil && q.finish.Timeline != nil {
 		args = append(args, "at_the_rank", q.finish.Timeline.Durations().String())

@@ -2,6 +2,7 @@ package server
 
 import (
 	"errors"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
@@ -237,5 +238,23 @@ func TestTraceOutcomes(t *testing.T) {
 				t.Errorf("%s: the root's attributes are %v", tc.reason, root.Attributes)
 			}
 		})
+	}
+}
+
+// TestTraceIDInTheLog: the line of a traced request leads to its trace.
+func TestTraceIDInTheLog(t *testing.T) {
+	const trace = "0af7651916cd43dd8448eb211c80319c"
+	b, _ := newTracedBench(t, func(c *Config, _ *scriptedRank) { c.LogRequests = true })
+	var log strings.Builder
+	b.requests.log = slog.New(slog.NewTextHandler(&log, nil))
+	b.call(http.MethodPost, "/generate", `{"rid":"traced","input_ids":[1]}`, "Traceparent", "00-"+trace+"-00f067aa0ba902b7-01")
+	b.call(http.MethodPost, "/generate", `{"rid":"other","input_ids":[1]}`, "Traceparent", "00-"+trace+"-00f067aa0ba902b7-00")
+	for line := range strings.Lines(log.String()) {
+		if want := strings.Contains(line, `msg="request ended" rid=traced`); strings.Contains(line, "trace_id="+trace) != want {
+			t.Errorf("a line is %s", line)
+		}
+	}
+	if !strings.Contains(log.String(), "rid=other") {
+		t.Errorf("the log is %s", &log)
 	}
 }

@@ -27,7 +27,7 @@ type Process struct {
 // Nobody has to listen at the endpoint yet, or ever.
 func Open(cfg Config, clock ledger.Clock, log *slog.Logger) (*Process, error) {
 	if !cfg.Enabled {
-		return nil, nil //nolint:nilnil // no tracing is not a fault
+		return nil, nil
 	}
 	client, err := newClient(cfg)
 	if err != nil {

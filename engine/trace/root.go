@@ -64,6 +64,14 @@ func (r *Root) Carry(current ledger.Stage) *request.Trace {
 	return r.Thread.carry(current)
 }
 
+// ID gives the trace's id, 32 hexadecimal digits; empty for a sequence that is not traced.
+func (r *Root) ID() string {
+	if r == nil {
+		return ""
+	}
+	return r.root.TraceID.String()
+}
+
 // Dispatched makes the span of the dispatch that has ended, which was the last that the API process's thread had to do.
 func (r *Root) Dispatched(s ledger.Slice) {
 	if r != nil {
