@@ -119,5 +119,9 @@ func storePanels(q *queries) []panel {
 			title: "Series", unit: number, help: "Series that /metrics has." + noModel,
 			targets: []target{{q.total("sluice_metrics_series", q.options.Replica), q.options.legend()}},
 		},
+		{
+			title: "Label Values Refused", unit: number, warn: 1, empty: "no family has a budget: --metrics-max-label-values", help: "Updates whose label values were beyond --metrics-max-label-values and count under other, by family." + noModel,
+			targets: []target{{q.increase("sluice_metrics_label_values_refused_total", []string{"family"}), "{{family}}"}},
+		},
 	}
 }
