@@ -9,9 +9,11 @@
 //
 //	routes.go       the table: route, methods, key
 //	middleware.go   the body, within its limit
+//	account.go      what the request holds, from its arrival until it is answered; outcomes.go the books that it is in
 //	object.go       JSON fields, each with an error that names it
 //	completions.go, chat.go, generate.go   the three bodies; prompt.go and sampling.go what they share
 //	sequence.go     one sequence at the rank: its timeline, its outputs, its end
+//	times.go        what the timeline says, for meta_info and the log
 //	stoptext.go     tokens into text that may be given away
 //	job.go          the sequences of one request together
 //	sse.go          a stream's events

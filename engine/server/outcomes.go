@@ -3,7 +3,6 @@ package server
 import (
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 
 	"github.com/sluice-dev/sluice/engine/kvcache"
@@ -13,14 +12,15 @@ import (
 
 // books keep account of the sequences that clients asked for: each is entered once and ends in exactly one outcome (law E3).
 //
-//	submitted = Σ ended + len(open)
+//	submitted = endings + len(open),  endings = Σ ended
 type books struct {
 	events Events
 	log    *slog.Logger
 
 	mu        sync.Mutex
 	submitted int
-	ended     map[request.Outcome]int
+	ended     map[request.Outcome]int // all outcomes
+	endings   int                     // Σ ended
 	open      map[*entry]bool
 }
 
@@ -28,7 +28,11 @@ type books struct {
 type entry struct{ _ byte } // not empty, so that no two are at the same address
 
 func newBooks(events Events, log *slog.Logger) *books {
-	return &books{events: events, log: log, ended: map[request.Outcome]int{}, open: map[*entry]bool{}}
+	b := &books{events: events, log: log, ended: map[request.Outcome]int{}, open: map[*entry]bool{}}
+	for _, outcome := range request.Outcomes() {
+		b.ended[outcome] = 0
+	}
+	return b
 }
 
 // enter books n sequences that a client asks for.
@@ -77,13 +81,14 @@ func (b *books) refuse(outcome request.Outcome) {
 
 // book counts and tells, and checks the sum. The caller holds the lock and has changed open.
 func (b *books) book(submitted, ended int, outcome request.Outcome) {
-	if ended > 0 && !slices.Contains(request.Outcomes(), outcome) {
-		b.log.Error("a request ended in an outcome that does not exist: it counts as an internal error", "outcome", string(outcome))
-		outcome = request.OutcomeInternal
-	}
 	b.submitted += submitted
 	if ended > 0 {
+		if _, exists := b.ended[outcome]; !exists {
+			b.log.Error("a request ended in an outcome that does not exist: it counts as an internal error", "outcome", string(outcome))
+			outcome = request.OutcomeInternal
+		}
 		b.ended[outcome] += ended
+		b.endings += ended
 	}
 	b.events.Requests(submitted, ended, outcome, len(b.open))
 	b.check()
@@ -91,11 +96,7 @@ func (b *books) book(submitted, ended int, outcome request.Outcome) {
 
 // check compares the sum, which the set of open entries enters on its own.
 func (b *books) check() {
-	sum := len(b.open)
-	for _, n := range b.ended {
-		sum += n
-	}
-	if sum != b.submitted {
+	if b.submitted != b.endings+len(b.open) {
 		b.violated()
 	}
 }
@@ -115,6 +116,7 @@ func (b *books) endLost() {
 	n := len(b.open)
 	clear(b.open)
 	b.ended[request.OutcomeInternal] += n
+	b.endings += n
 	b.events.Requests(0, n, request.OutcomeInternal, 0)
 }
 
