@@ -39,10 +39,11 @@ func (c Config) features(made runner.Info) (f metrics.Features) {
 	return f
 }
 
-// openMetrics opens the store that cfg names, or one that forgets where metrics are off or another rank writes them.
+// openMetrics opens the store that cfg names, or one that forgets where metrics are off. Where another rank writes the metrics,
+// this one counts breaches of conservation laws alone.
 func openMetrics(cfg Config, made runner.Info, clock ledger.Clock) (metricsStore, error) {
 	tpRank, ppRank := cfg.Rank%max(1, cfg.TPSize), cfg.Rank/max(1, cfg.TPSize)
-	if !cfg.exports() {
+	if !cfg.Metrics.Enabled {
 		return noMetrics{}, nil
 	}
 	name := fmt.Sprintf("rank-%d", cfg.Rank)
@@ -53,7 +54,11 @@ func openMetrics(cfg Config, made runner.Info, clock ledger.Clock) (metricsStore
 	if err != nil {
 		return nil, fmt.Errorf("open the metrics of %s: %w", cfg.name(), err)
 	}
-	return store{file: file, to: metrics.NewScheduler(metrics.ByRole(file, cfg.Metrics.Backends), metrics.RankLabels{
+	backend := metrics.ByRole(file, cfg.Metrics.Backends)
+	if !cfg.exports() {
+		return store{file: file, to: metrics.NewBreaches(backend)}, nil
+	}
+	return store{file: file, to: metrics.NewScheduler(backend, metrics.RankLabels{
 		ModelName: cfg.ServedModelName, EngineType: cfg.Disagg.Mode.EngineType(), Priority: cfg.Priority.Enabled, TPRank: tpRank, PPRank: ppRank,
 		DPRank: cfg.DPRank, Extra: cfg.Metrics.Labels, MaxValues: cfg.Metrics.MaxLabelValues,
 		Features: cfg.features(made), EvictionBuckets: cfg.Metrics.EvictionBuckets,
