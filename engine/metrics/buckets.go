@@ -101,7 +101,7 @@ func ParseBucketRule(words []string) ([]float64, error) {
 // CheckBuckets gives the bounds sorted, or says why they can't be bounds: none, not finite, negative or twice the same.
 func CheckBuckets(bounds []float64) ([]float64, error) {
 	if len(bounds) == 0 {
-		return nil, errors.New("at least one bound is needed")
+		return nil, errors.New("at least one bound is needed: give numbers such as 0.1 0.5 1")
 	}
 	sorted := slices.Clone(bounds)
 	slices.Sort(sorted)
@@ -117,11 +117,11 @@ func checkBounds(sorted []float64) ([]float64, error) {
 	for i, b := range sorted {
 		switch {
 		case math.IsNaN(b) || math.IsInf(b, 0):
-			return nil, fmt.Errorf("bound %v is not finite; +Inf is always there", b)
+			return nil, fmt.Errorf("bound %v is not finite: leave it out, +Inf is always there", b)
 		case b < 0:
-			return nil, fmt.Errorf("bound %v is negative", b)
+			return nil, fmt.Errorf("bound %v is negative: give 0 or more", b)
 		case i > 0 && sorted[i-1] == b:
-			return nil, fmt.Errorf("bound %v is there twice", b)
+			return nil, fmt.Errorf("bound %v is there twice: name it once", b)
 		}
 	}
 	return sorted, nil
@@ -132,7 +132,7 @@ func parseFloats(words []string) ([]float64, error) {
 	for i, w := range words {
 		v, err := strconv.ParseFloat(strings.TrimSpace(w), 64)
 		if err != nil {
-			return nil, fmt.Errorf("%q is not a number", w)
+			return nil, fmt.Errorf("%q is not a number: give numbers such as 0.1 0.5 1", w)
 		}
 		out[i] = v
 	}

@@ -461,12 +461,20 @@ func TestBucketRules(t *testing.T) {
 		{"tse", "tse 1000 2 8", []float64{984, 992, 996, 998, 1000, 1002, 1004, 1008, 1016}, ""},
 		{"tse near 0", "tse 3 2 4", []float64{0, 1, 3, 5, 7}, ""},
 		{"custom", "custom 5 0.5 1", []float64{0.5, 1, 5}, ""},
-		{"custom, none", "custom", nil, "at least one bound is needed"},
-		{"custom, word", "custom 1 x", nil, `"x" is not a number`},
-		{"custom, twice", "custom 1 1", nil, "bound 1 is there twice"},
-		{"custom, negative", "custom -1", nil, "bound -1 is negative"},
-		{"custom, NaN", "custom NaN", nil, "bound NaN is not finite; +Inf is always there"},
+		{"custom, none", "custom", nil, "at least one bound is needed: give numbers such as 0.1 0.5 1"},
+		{"custom, word", "custom 1 x", nil, `"x" is not a number: give numbers such as 0.1 0.5 1`},
+		{"custom, twice", "custom 1 1", nil, "bound 1 is there twice: name it once"},
+		{"custom, negative", "custom -1", nil, "bound -1 is negative: give 0 or more"},
+		{"custom, NaN", "custom NaN", nil, "bound NaN is not finite: leave it out, +Inf is always there"},
 		{"tse, base", "tse 10 1 4", nil, "tse takes a middle, a base above 1 and a whole count of 1 to 1000, for example: tse 1000 2 8"},
+		{"tse, odd count", "tse 10 3 3", []float64{1, 7, 10, 13, 19}, ""},
+		{"tse, far below 0", "tse 4 10 4", []float64{0, 4, 14, 104}, ""},
+		{"tse, no count", "tse 10 2", nil, "tse takes a middle, a base above 1 and a whole count of 1 to 1000, for example: tse 1000 2 8"},
+		{"tse, half a count", "tse 10 2 1.5", nil, "tse takes a middle, a base above 1 and a whole count of 1 to 1000, for example: tse 1000 2 8"},
+		{"tse, word", "tse 10 two 4", nil, `"two" is not a number: give numbers such as 0.1 0.5 1`},
+		{"tse, beyond all numbers", "tse 10 10 1000", nil, "bound +Inf is not finite: leave it out, +Inf is always there"},
+		{"custom, infinite", "custom 1 +Inf", nil, "bound +Inf is not finite: leave it out, +Inf is always there"},
+		{"default and more", "default 1", nil, `rule "default" is not known; write default, tse or custom`},
 		{"unknown", "log 3", nil, `rule "log" is not known; write default, tse or custom`},
 	}
 	for _, c := range cases {
@@ -480,6 +488,28 @@ func TestBucketRules(t *testing.T) {
 				t.Errorf("error %q, want %q; bounds (-want +got):\n%s", text, c.err, diff)
 			}
 		})
+	}
+}
+
+// The bounds that are powers are those of their formula, start × width^i, whichever way it is computed.
+func TestExponentialBounds(t *testing.T) {
+	for _, c := range []struct {
+		name         string
+		bounds       []float64
+		start, width float64
+		n            int
+	}{
+		{"stages", bucketsStage, 0.001, 1.62, 30},
+		{"functions", bucketsFunc, 0.05, 1.5, 18},
+	} {
+		if len(c.bounds) != c.n {
+			t.Errorf("%s: %d bounds, not %d", c.name, len(c.bounds), c.n)
+		}
+		for i, b := range c.bounds {
+			if want := c.start * math.Pow(c.width, float64(i)); math.Abs(b-want) > 1e-14*want {
+				t.Errorf("%s: bound %d is %v, by the formula %v", c.name, i, b, want)
+			}
+		}
 	}
 }
 

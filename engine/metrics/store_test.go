@@ -175,6 +175,25 @@ func TestProcesses(t *testing.T) {
 	check("a new process adds to what the dead ones counted", "17", "17", "8.5", "1", pid(d), "1", "3")
 }
 
+// checkHalves looks at the histogram of the writers, whose samples are all 0.5: the count is never behind the sum, every
+// bucket from 0.5 on holds all samples, and the count is the last bucket.
+func checkHalves(t *testing.T, text string) {
+	t.Helper()
+	const name = "sglang:queue_time_seconds"
+	v := map[string]float64{}
+	for series, value := range values(text, name+"_count", name+"_sum", name+`_bucket{le="0.2"}`, name+`_bucket{le="0.5"}`, name+`_bucket{le="+Inf"}`) {
+		f, err := strconv.ParseFloat(value, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		v[strings.TrimPrefix(series, name)] = f
+	}
+	count := v["_count"]
+	if v["_sum"] > 0.5*count || v[`_bucket{le="0.2"}`] != 0 || v[`_bucket{le="0.5"}`] != count || v[`_bucket{le="+Inf"}`] != count {
+		t.Fatalf("a scrape that no moment had: %v", v)
+	}
+}
+
 // A writer that is killed at any instant, also while it adds segments, leaves a file that reads without a fault.
 func TestKilledWriters(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
@@ -183,16 +202,18 @@ func TestKilledWriters(t *testing.T) {
 	dir := t.TempDir()
 	g := newGatherer(t, dir)
 	last := 0.0
-	for range 12 {
+	for range 25 {
 		w := startWriter(t, dir)
 		w.write(1)
 		w.begin(1 << 30)
 		for range rng.IntN(40) {
-			got, err := strconv.ParseFloat(values(scrape(t, g), "sglang:prompt_tokens_total")["sglang:prompt_tokens_total"], 64)
+			text := scrape(t, g)
+			got, err := strconv.ParseFloat(values(text, "sglang:prompt_tokens_total")["sglang:prompt_tokens_total"], 64)
 			if err != nil || got < last {
 				t.Fatalf("the counter went from %v to %v: %v", last, got, err)
 			}
 			last = got
+			checkHalves(t, text)
 		}
 		w.kill()
 	}
@@ -203,6 +224,62 @@ func TestKilledWriters(t *testing.T) {
 				t.Errorf("fault: %s", line)
 			}
 		}
+	}
+}
+
+// Of an update that its writer was killed in the middle of, the count has the sample and the sum has not.
+func TestCountIsNeverBehindTheSum(t *testing.T) {
+	dir := t.TempDir()
+	s, g := openStore(t, dir, "api"), newGatherer(t, dir)
+	h := s.Histogram(queueTime, nil, nil)
+	stop := make(chan struct{})
+	var writers sync.WaitGroup
+	for range 3 {
+		writers.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					h.Observe(0.5)
+				}
+			}
+		})
+	}
+	h.Observe(0.5)
+	for range 300 {
+		checkHalves(t, scrape(t, g))
+	}
+	close(stop)
+	writers.Wait()
+	text := scrape(t, g)
+	checkHalves(t, text)
+	v := values(text, "sglang:queue_time_seconds_count", "sglang:queue_time_seconds_sum")
+	count, err := strconv.ParseFloat(v["sglang:queue_time_seconds_count"], 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sum, err := strconv.ParseFloat(v["sglang:queue_time_seconds_sum"], 64); err != nil || sum != 0.5*count {
+		t.Errorf("when all writers rest: count %v, sum %v, %v", count, sum, err)
+	}
+}
+
+// A process id that another process has got since is no sign of life.
+func TestProcessIDsAreReused(t *testing.T) {
+	dir := t.TempDir()
+	s := openStore(t, dir, "api")
+	s.Counter(promptTokens, nil).Add(3)
+	s.Gauge(httpActive, nil).Set(2, 1)
+	s.Gauge(tokenUsage, nil).Set(4, 1)
+	series := []string{"sglang:prompt_tokens_total", "sglang:http_requests_active", "sglang:token_usage", `sluice_metrics_store_processes{state="alive"}`, `sluice_metrics_store_processes{state="ended"}`}
+	want := map[string]string{series[0]: "3", series[1]: "2", series[2]: "4", series[3]: "1", series[4]: "0"}
+	if diff := cmp.Diff(want, values(scrape(t, newGatherer(t, dir)), series...)); diff != "" {
+		t.Errorf("while it lives (-want +got):\n%s", diff)
+	}
+	word(s.header, offStart).Add(1) // as if the process of this id had begun at another time
+	want = map[string]string{series[0]: "3", series[2]: "4", series[3]: "0", series[4]: "1"}
+	if diff := cmp.Diff(want, values(scrape(t, newGatherer(t, dir)), series...)); diff != "" {
+		t.Errorf("when another has its id (-want +got):\n%s", diff)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-dev/sluice/engine/metrics"
 	"github.com/sluice-dev/sluice/engine/model"
 	"github.com/sluice-dev/sluice/engine/rank"
 	"github.com/sluice-dev/sluice/engine/tokenizer"
@@ -42,6 +43,12 @@ type run struct {
 // serve runs Serve with a rank in this process and waits until it serves.
 func serve(t *testing.T, change func(*Config)) *run {
 	t.Helper()
+	return serveWith(t, change, nil)
+}
+
+// serveWith is serve with series that are made elsewhere.
+func serveWith(t *testing.T, change func(*Config), backends map[metrics.Source]metrics.Backend) *run {
+	t.Helper()
 	cfg := Default()
 	cfg.ModelPath, cfg.ServedModelName, cfg.Port, cfg.BootstrapPort = seededModel(t), "tiny", 0, 0
 	cfg.DrainAccept, cfg.EnableMetrics, cfg.MetricsDir = 0, true, t.TempDir()
@@ -54,6 +61,7 @@ func serve(t *testing.T, change func(*Config)) *run {
 	go func() {
 		r.ended <- Serve(ctx, cfg, Runtime{
 			Log:       slog.New(slog.NewTextHandler(io.Discard, nil)),
+			Backends:  backends,
 			Listening: func(api, _ net.Addr) { listening <- api },
 			StartRank: func(ctx context.Context, c rank.Config) (rank.Client, error) {
 				client, err := rank.StartInProcess(ctx, c)
