@@ -3,6 +3,9 @@ package dashboard
 // noModel ends the help of panels whose series have no model.
 const noModel = " These series have no model or rank: filter by instance."
 
+// asked leaves out what probes, scrapers and routers ask for.
+const asked = `endpoint!~"/metrics/?|/health.*|/v1/loads|/server_info"`
+
 func httpPanels(q *queries) []panel {
 	replica, legend := q.options.Replica, q.options.legend()
 	byEndpoint := []string{"endpoint", "method"}
@@ -22,7 +25,7 @@ func httpPanels(q *queries) []panel {
 		{
 			title: "HTTP Server Errors", unit: ratio, warn: 0.001, bad: 0.01, help: "Share of answers with a status of 500 or more; probes, /metrics and /v1/loads are left out." + noModel,
 			targets: []target{{share(
-				orZero(q.rate("sglang:http_responses_total", nil, `status_code=~"5..", endpoint!~"/metrics|/health.*|/v1/loads"`)), q.rate("sglang:http_responses_total", nil),
+				orZero(q.rate("sglang:http_responses_total", nil, `status_code=~"5.."`, asked)), q.rate("sglang:http_responses_total", nil, asked),
 			), "5xx"}},
 		},
 		{

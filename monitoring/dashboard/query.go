@@ -174,7 +174,7 @@ func shareOfAll(part, whole string) string {
 }
 
 // orZero gives 0 where an expression without labels is absent.
-func orZero(expr string) string { return expr + " or vector(0)" }
+func orZero(expr string) string { return "(" + expr + " or vector(0))" }
 
 func aggregate(operator string, by []string, expr string) string {
 	if len(by) == 0 {

@@ -3,21 +3,34 @@ package monitoring
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql/parser"
+
+	enginemetrics "github.com/sluice-dev/sluice/engine/metrics"
+	routermetrics "github.com/sluice-dev/sluice/router/metrics"
 )
 
 var (
 	block   = regexp.MustCompile("(?s)```promql\n(.*?)```")
 	heading = regexp.MustCompile(`(?m)^#+ (.*)$`)
 	code    = regexp.MustCompile("`([^`]*)`")
-	link    = regexp.MustCompile(`\]\(#([^)]*)\)`)
+	link    = regexp.MustCompile(`\]\(([^):]*)\)`)
 )
 
 func diagnosis(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/diagnosis.md")
+	return read(t, "../../docs/diagnosis.md")
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,18 +77,65 @@ func TestDiagnosisRecords(t *testing.T) {
 	}
 }
 
-// TestDiagnosisLinks: every link within the page leads to a heading.
-func TestDiagnosisLinks(t *testing.T) {
-	text := diagnosis(t)
-	anchors := map[string]bool{}
-	for _, h := range heading.FindAllStringSubmatch(block.ReplaceAllString(text, ""), -1) {
-		anchors[anchor(h[1])] = true
+// TestDiagnosisNames: every name that a query of the page selects is a family of the engine or of the router.
+func TestDiagnosisNames(t *testing.T) {
+	var names []string
+	for _, f := range enginemetrics.Families() {
+		names = append(names, f.Name)
 	}
-	for _, l := range link.FindAllStringSubmatch(text, -1) {
-		if !anchors[l[1]] {
-			t.Errorf("docs/diagnosis.md links to #%s, which is no heading", l[1])
+	for _, f := range routermetrics.Families() {
+		names = append(names, f.Name)
+	}
+	known := func(m *labels.Matcher) bool {
+		return slices.ContainsFunc(names, func(name string) bool {
+			return slices.ContainsFunc([]string{"", "_bucket", "_sum", "_count"}, func(suffix string) bool {
+				return m.Matches(name+suffix) && m.Matches(strings.ReplaceAll(name+suffix, ":", "_"))
+			})
+		})
+	}
+	for _, q := range block.FindAllStringSubmatch(diagnosis(t), -1) {
+		parsed, err := parser.ParseExpr(q[1])
+		if err != nil {
+			t.Errorf("%v in\n%s", err, q[1])
+			continue
+		}
+		for _, matchers := range parser.ExtractSelectors(parsed) {
+			for _, m := range matchers {
+				if m.Name == labels.MetricName && !known(m) {
+					t.Errorf("%s is no family under both spellings, in\n%s", m, q[1])
+				}
+			}
 		}
 	}
+}
+
+// TestLinks: the links of the bundle's pages lead to files, and to headings of them.
+func TestLinks(t *testing.T) {
+	for _, page := range []string{"../../docs/diagnosis.md", "../../docs/metrics.md", "../../docs/stages.md", "../../monitoring/README.md"} {
+		text := read(t, page)
+		for _, l := range link.FindAllStringSubmatch(block.ReplaceAllString(text, ""), -1) {
+			file, fragment, _ := strings.Cut(l[1], "#")
+			to := page
+			if file != "" {
+				to = filepath.Join(filepath.Dir(page), file)
+			}
+			if _, err := os.Stat(to); err != nil {
+				t.Errorf("%s links to %s: %v", page, l[1], err)
+				continue
+			}
+			if fragment != "" && !anchors(read(t, to))[fragment] {
+				t.Errorf("%s links to %s, which is no heading", page, l[1])
+			}
+		}
+	}
+}
+
+func anchors(text string) map[string]bool {
+	all := map[string]bool{}
+	for _, h := range heading.FindAllStringSubmatch(block.ReplaceAllString(text, ""), -1) {
+		all[anchor(h[1])] = true
+	}
+	return all
 }
 
 // anchor is what renderers of Markdown make of a heading.

@@ -25,13 +25,31 @@ func ranked(n int, model string, queued [2]int, decoded [2]int, slow bool) strin
 				for mode, tokens := range map[string]int{"decode": decoded[dp], "prefill_compute": 10, "prefill_cache": 30} {
 					fmt.Fprintf(&b, "sglang:realtime_tokens_total{%s,mode=%q,priority=\"\"} %d\n", labels, mode, n*tokens)
 				}
+				// A fifth of the 40 prompt tokens was computed or found before.
+				fmt.Fprintf(&b, "sglang:prefill_effective_tokens_total{%s,mode=\"input\",priority=\"\"} %d\n", labels, n*8)
+				fmt.Fprintf(&b, "sglang:prefill_effective_tokens_total{%s,mode=\"device_hit\",priority=\"\"} %d\n", labels, n*24)
+				fmt.Fprintf(&b, "sglang:scheduler_idle_seconds_total{%s,priority=\"\"} %d\n", labels, n*(1+dp))
+				fmt.Fprintf(&b, "sglang:scheduler_stage_seconds_total{%s,category=\"idle\",forward_overlap=\"none\",priority=\"\"} %d\n", labels, n*(1+dp))
+				fmt.Fprintf(&b, "sglang:scheduler_stage_seconds_total{%s,category=\"run_batch\",forward_overlap=\"full\",priority=\"\"} %d\n", labels, n*(4-dp))
 			}
 		}
+	}
+	for status, answers := range map[string]int{"200": 19, "503": 1} {
+		fmt.Fprintf(&b, "sglang:http_responses_total{endpoint=\"/generate\",method=\"POST\",status_code=%q} %d\n", status, n*answers)
+		fmt.Fprintf(&b, "sglang:http_responses_total{endpoint=\"/health\",method=\"GET\",status_code=%q} %d\n", status, n*50)
 	}
 	// One engine answers many requests in 1 s, the other few in 9 s.
 	count, seconds := 90*n, 90*n
 	if slow {
 		count, seconds = 10*n, 90*n
+	}
+	// Of 20 first tokens, 15 came within the second.
+	for le, samples := range map[string]int{"0.8": 10, "1": 15, "2": 19, "+Inf": 20} {
+		fmt.Fprintf(&b, "sglang:time_to_first_token_seconds_bucket{model_name=%q,engine_type=\"unified\",is_streaming=\"True\",le=%q} %d\n", model, le, n*samples)
+	}
+	fmt.Fprintf(&b, "sglang:time_to_first_token_seconds_count{model_name=%q,engine_type=\"unified\",is_streaming=\"True\"} %d\n", model, n*20)
+	for outcome, requests := range map[string]int{"stop": 6, "length": 2, "timeout": 1, "aborted_client": 1} {
+		fmt.Fprintf(&b, "sluice_request_outcomes_total{model_name=%q,engine_type=\"unified\",outcome=%q} %d\n", model, outcome, n*requests)
 	}
 	fmt.Fprintf(&b, "sglang:e2e_request_latency_seconds_sum{model_name=%q,engine_type=\"unified\",is_streaming=\"True\"} %d\n", model, seconds)
 	fmt.Fprintf(&b, "sglang:e2e_request_latency_seconds_count{model_name=%q,engine_type=\"unified\",is_streaming=\"True\"} %d\n", model, count)
@@ -86,6 +104,27 @@ func TestPanelsCountOnce(t *testing.T) {
 		{
 			"End-to-End Request Latency", "_sum", "180 s over 100 requests, not the mean of 1 s and 9 s", nil,
 			map[string]string{`{engine_type="unified", model_name="m"}`: "1.8"},
+		},
+		{
+			"Repeated Share of Prefill", "", "8 of 40 tokens", map[string]string{"instance": "a"}, map[string]string{`{instance="a"}`: "0.2"},
+		},
+		{
+			"Hit Rate without Repeated Work", "", "24 of the 32 tokens that were not repeated", nil, map[string]string{`{mode="device_hit"}`: "0.75"},
+		},
+		{
+			"Idle", "scheduler_idle", "1 of 5 seconds and 2 of 5 seconds", map[string]string{"instance": "a"}, map[string]string{`{instance="a"}`: "0.3"},
+		},
+		{
+			"Scheduler Time Accounted for", "", "5 of 5 seconds of each of two ranks", map[string]string{"instance": "a"}, map[string]string{`{instance="a"}`: "2"},
+		},
+		{
+			"Kept to the SLO", "time_to_first_token", "15 of 20", nil, map[string]string{`{engine_type="unified", model_name="m"}`: "0.75"},
+		},
+		{
+			"Ended without an Answer", "!~", "1 of 10, and what clients did apart", nil, map[string]string{`{engine_type="unified", model_name="m"}`: "0.1"},
+		},
+		{
+			"HTTP Server Errors", "", "1 answer of 20, probes left out", nil, map[string]string{`{}`: "0.05"},
 		},
 		{
 			"Waiting by Rank", "", "every rank as it tells of itself", map[string]string{"instance": "b", "pp_rank": "0"},
