@@ -225,3 +225,64 @@ func TestReadEnvironment(t *testing.T) {
 		})
 	}
 }
+
+// TestAbsurdNumbers: every flag that takes a number refuses what is none, or none that it can use, before the engine listens,
+// and the message names the flag and what to give. A new flag must refuse it too, or stand here with what it takes.
+func TestAbsurdNumbers(t *testing.T) {
+	const most64, mostUnsigned, small = "9223372036854775807", "18446744073709551615", "1e-300"
+	absurd := []string{"NaN", "+Inf", "-Inf", "-1", "-9223372036854775808", "1e300", small, most64, mostUnsigned, "1e400", ""}
+	taken := map[string][]string{
+		"random-seed":               {most64, mostUnsigned}, // any number
+		"chunked-prefill-size":      {"-1"},
+		"default-priority-value":    {"-1"},
+		"schedule-conservativeness": {small},
+		"swa-full-tokens-ratio":     {small},
+		"drain-accept":              {small}, // as 0
+		"drain-timeout":             {small},
+		"request-waiting-timeout":   {small},
+		"request-running-timeout":   {small},
+		"log-requests-sample-rate":  {small},
+	}
+	for _, name := range []string{"bucket-time-to-first-token", "bucket-inter-token-latency", "bucket-e2e-request-latency"} {
+		taken[name] = []string{"1e300", small, most64, mostUnsigned} // bounds of a histogram
+	}
+	rules := []string{"prompt-tokens-buckets", "generation-tokens-buckets"}
+	for _, name := range rules {
+		taken[name] = []string{"tse 1e300 2 8", "tse " + small + " 2 8", "tse " + most64 + " 2 8", "tse " + mostUnsigned + " 2 8"}
+	}
+	cfg, files := server.Default(), secretFiles{}
+	flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
+	serveFlags(flags, &cfg, &files)
+	numbers := 0
+	flags.VisitAll(func(flag *pflag.Flag) {
+		switch kind := flag.Value.Type(); {
+		case slices.Contains([]string{"int", "int64", "uint64", "float64", "seconds"}, kind), taken[flag.Name] != nil:
+		default:
+			return
+		}
+		numbers++
+		for _, value := range absurd {
+			if slices.Contains(rules, flag.Name) {
+				value = "tse " + value + " 2 8"
+			}
+			cfg, _, err := parse("--model-path=/m", "--"+flag.Name+"="+value)
+			if err == nil {
+				_, err = cfg.Validate()
+			}
+			switch wanted := slices.Contains(taken[flag.Name], value); {
+			case wanted && err != nil:
+				t.Errorf("--%s=%s: %v, want it to be taken", flag.Name, value, err)
+			case !wanted && err == nil:
+				t.Errorf("--%s=%s is taken", flag.Name, value)
+			case !wanted && (!strings.Contains(err.Error(), "--"+flag.Name) || !remedy.MatchString(err.Error())):
+				t.Errorf("--%s=%s: the error %q does not name the flag, or not what to give", flag.Name, value, err)
+			}
+		}
+	})
+	if numbers < 30 {
+		t.Errorf("%d flags take numbers, there are more", numbers)
+	}
+}
+
+// remedy is how messages say what to do; those about the syntax of a number are of the standard library.
+var remedy = regexp.MustCompile(`\b(give|raise|takes|leave|name)\b|invalid syntax|value out of range`)

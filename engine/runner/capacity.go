@@ -61,7 +61,7 @@ func (c Config) capacity(info Info, freeBytes int64) (poolPages, error) {
 		if full := c.MaxTotalTokens / c.PageSize; full <= most {
 			return c.whole(info, c.pools(info, full))
 		}
-		return poolPages{}, fmt.Errorf("max total tokens is %d: %d free bytes, less %d of weights, hold %d tokens of KV: lower it, or set 0 to derive it",
+		return poolPages{}, fmt.Errorf("max total tokens is %d: %d free bytes, less %d of weights, hold %d tokens of KV: lower --max-total-tokens, or set 0 to derive it",
 			c.MaxTotalTokens, freeBytes, info.WeightBytes, most*c.PageSize)
 	}
 	most := (derivedContexts*info.ContextLength + c.PageSize - 1) / c.PageSize

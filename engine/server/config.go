@@ -3,6 +3,7 @@ package server
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"regexp"
 	"slices"
@@ -141,6 +142,7 @@ func (c Config) Validate() (Config, error) {
 		faults = append(faults, err)
 	}
 	c.checkRankNumbers(refuse)
+	c.checkPolicies(refuse)
 	c.checkDisaggregation(refuse)
 	c.checkDataParallel(refuse)
 	if c.Rank.TPSize > 0 && c.Rank.PPSize > 0 {
@@ -154,6 +156,9 @@ func (c Config) Validate() (Config, error) {
 	}
 	c.Rank.ModelDir, c.Rank.ServedModelName = c.ModelPath, c.ServedModelName
 	c.Rank.Metrics.Enabled, c.Rank.Metrics.Labels = c.EnableMetrics, c.ExtraMetricLabels
+	if err := c.checkRank(); err != nil {
+		return Config{}, err
+	}
 	return c, nil
 }
 
@@ -224,36 +229,49 @@ func checkPort(refuse refusal, flag string, port int) {
 	}
 }
 
+// Bounds of what flags of the rank can be. They are beyond any use; what fits a machine is found out on it.
+const (
+	mostTokens   = 1 << 40 // of pools and sessions
+	mostRequests = 1 << 20 // each has state of its own
+	mostInStep   = 1 << 30 // tokens, or steps between reports
+	mostInPage   = 1 << 16 // tokens, as of the runner
+	mostThreads  = 1 << 12 // as of the device
+	mostPriority = 1 << 31 // so that differences are numbers too
+)
+
 // checkRankNumbers refuses what the rank could not use, in the words of the flags.
 func (c Config) checkRankNumbers(refuse refusal) {
 	r := c.Rank
 	for _, f := range []struct {
 		flag  string
 		value int
+		most  int
 		zero  string // what 0 means; empty: nothing, it is refused
 	}{
-		{"page-size", r.PageSize, ""},
-		{"max-total-tokens", r.MaxTotalTokens, "as many as memory allows"},
-		{"context-length", r.ContextLength, "the model's"},
-		{"max-running-requests", r.MaxRunningRequests, ""},
-		{"max-running-requests-under-slo", r.MaxRunningRequestsUnderSLO, "--max-running-requests"},
-		{"max-queued-requests", r.MaxQueuedRequests, "no limit"},
-		{"max-prefill-tokens", r.MaxPrefillTokens, ""},
-		{"decode-log-interval", r.DecodeLogInterval, ""},
-		{"max-session-tokens", r.MaxSessionTokens, ""},
-		{"threads", r.Threads, "one for each CPU"},
-		{"tp-size", r.TPSize, ""},
-		{"pp-size", r.PPSize, ""},
+		{"page-size", r.PageSize, mostInPage, ""},
+		{"max-total-tokens", r.MaxTotalTokens, mostTokens, "as many as memory allows"},
+		{"context-length", r.ContextLength, mostTokens, "the model's"},
+		{"max-running-requests", r.MaxRunningRequests, mostRequests, ""},
+		{"max-running-requests-under-slo", r.MaxRunningRequestsUnderSLO, mostRequests, "--max-running-requests"},
+		{"max-queued-requests", r.MaxQueuedRequests, math.MaxInt32, "no limit"},
+		{"max-prefill-tokens", r.MaxPrefillTokens, mostInStep, ""},
+		{"decode-log-interval", r.DecodeLogInterval, mostInStep, ""},
+		{"max-session-tokens", r.MaxSessionTokens, mostTokens, ""},
+		{"threads", r.Threads, mostThreads, "one for each CPU"},
+		{"tp-size", r.TPSize, math.MaxInt, ""},
+		{"pp-size", r.PPSize, math.MaxInt, ""},
 	} {
 		switch {
 		case f.zero == "" && f.value < 1:
 			refuse(f.flag, "is %d: give a positive number", f.value)
 		case f.value < 0:
 			refuse(f.flag, "is %d: give a positive number, or 0 for %s", f.value, f.zero)
+		case f.value > f.most:
+			refuse(f.flag, "is %d: give at most %d", f.value, f.most)
 		}
 	}
-	if r.ChunkedPrefillSize < 1 && r.ChunkedPrefillSize != -1 {
-		refuse("chunked-prefill-size", "is %d: give a positive number, or -1 for whole prompts", r.ChunkedPrefillSize)
+	if n := r.ChunkedPrefillSize; n < 1 && n != -1 || n > mostInStep {
+		refuse("chunked-prefill-size", "is %d: give a positive number up to %d, or -1 for whole prompts", n, mostInStep)
 	}
 	if !(r.SWAFullTokensRatio > 0 && r.SWAFullTokensRatio <= 1) {
 		refuse("swa-full-tokens-ratio", "is %g: give more than 0 and at most 1", r.SWAFullTokensRatio)
@@ -270,6 +288,46 @@ func (c Config) checkRankNumbers(refuse refusal) {
 	if r.LogLevel != "" && !slices.Contains([]string{"debug", "info", "warn", "error"}, r.LogLevel) {
 		refuse("log-level", "is %q: use debug, info, warning or error", r.LogLevel)
 	}
+}
+
+// checkPolicies refuses what the scheduler could not follow, or what excludes each other.
+func (c Config) checkPolicies(refuse refusal) {
+	r := c.Rank
+	if n := r.Priority.PreemptionThreshold; n < 0 || n > mostPriority {
+		refuse("priority-scheduling-preemption-threshold", "is %d: give 0 to %d", n, mostPriority)
+	}
+	if n := r.Priority.Default; n != nil && (*n < -mostPriority || *n > mostPriority) {
+		refuse("default-priority-value", "is %d: give %d to %d", *n, -mostPriority, mostPriority)
+	}
+	if r.RetractionPolicy == "priority" && !r.Priority.Enabled {
+		refuse("retraction-policy", "is %s, but priority scheduling is off: give --enable-priority-scheduling too, or use length", r.RetractionPolicy)
+	}
+	if r.EnableMixedChunk && r.ChunkedPrefillSize == -1 {
+		refuse("enable-mixed-chunk", "is set, but --chunked-prefill-size is -1: give it a positive number, or leave --enable-mixed-chunk out")
+	}
+	if r.EnableStreamingSession && r.Cache.Disable {
+		refuse("enable-streaming-session", "is set, but the prefix cache that keeps the KV of sessions is off: leave --enable-streaming-session or --disable-radix-cache out")
+	}
+	if r.Cache.EnableOnDecode {
+		refuse("disaggregation-decode-enable-radix-cache", "is set, but a decode engine has no prefix cache: leave it out; the prefill engines cache")
+	}
+	for _, f := range []struct {
+		flag  string
+		value time.Duration
+	}{{"request-waiting-timeout", r.RequestWaitingTimeout}, {"request-running-timeout", r.RequestRunningTimeout}} {
+		if f.value < 0 {
+			refuse(f.flag, "is %v: give seconds, more than 0, or 0 for no limit", f.value)
+		}
+	}
+}
+
+// checkRank refuses what the rank itself would refuse once it is started, with what Serve will fill in standing in. It finds
+// what the other checks have no flag for.
+func (c Config) checkRank() error {
+	r := c.Rank
+	r.Metrics.Dir, r.Disagg.BootstrapURL = "-", "-"
+	_, err := r.Validate()
+	return err
 }
 
 // checkDisaggregation fills in the addresses that decode ranks dial and refuses a mode without what it needs.

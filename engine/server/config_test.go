@@ -75,6 +75,17 @@ func TestValidate(t *testing.T) {
 		}, nil, []string{"--node-rank is 2: give 0 to 1, --nnodes is 2"}},
 		{"a node of none", "the number is missing", func(c *Config) { c.NodeRank = 1 }, nil, []string{"--node-rank is 1, but --nnodes is 1"}},
 		{"bodies without a limit", "the limit's own arithmetic would overflow", func(c *Config) { c.MaxBodyBytes = 1<<63 - 1 }, nil, []string{"--max-body-bytes is 9223372036854775807: give 1 to 1099511627776"}},
+		{"policies that can't be followed", "the rank would refuse them after the engine listens", func(c *Config) {
+			c.Rank.RetractionPolicy, c.Rank.EnableMixedChunk, c.Rank.ChunkedPrefillSize = "priority", true, -1
+			c.Rank.EnableStreamingSession, c.Rank.Cache = true, rank.CacheConfig{Disable: true, EnableOnDecode: true}
+			c.Rank.Priority.PreemptionThreshold, c.Rank.Priority.Default = -1, new(1<<62)
+			c.Rank.RequestWaitingTimeout, c.Rank.RequestRunningTimeout = -time.Second, -time.Minute
+		}, nil, []string{
+			"--priority-scheduling-preemption-threshold is -1: give 0 to", "--default-priority-value is 4611686018427387904: give -2147483648 to", "--retraction-policy is priority, but priority scheduling is off: give",
+			"--enable-mixed-chunk is set, but --chunked-prefill-size is -1: give", "--enable-streaming-session is set, but", "--disaggregation-decode-enable-radix-cache is set, but",
+			"--request-waiting-timeout is -1s: give", "--request-running-timeout is -1m0s: give",
+		}},
+		{"what only the rank knows", "it is asked before the engine listens", func(c *Config) { c.Rank.Cache.EvictionPolicy = "best" }, nil, []string{"rank config: "}},
 		{"pool smaller than a page", "nothing would fit", func(c *Config) { c.Rank.MaxTotalTokens = 8 }, nil, []string{"--max-total-tokens is 8, less than a page of 16"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
