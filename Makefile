@@ -67,6 +67,10 @@ bench: need-go ## Run the benchmarks
 bench-metrics: need-go ## Load a unified engine and a pair behind a router, and check what they expose against the contract
 	$(GO) test -count=1 -v -timeout 20m ./test/metrics
 
+.PHONY: bench-overhead
+bench-overhead: need-go ## Compare an engine with all metrics and tracing at level 0 with one that has neither
+	$(GO) run ./hack/overhead
+
 # All files that exist, tracked or new, with their content.
 TREE = git ls-files -co --exclude-standard | LC_ALL=C sort | xargs -d '\n' sha256sum 2>/dev/null || true
 
