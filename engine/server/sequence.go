@@ -65,7 +65,7 @@ type piece struct {
 }
 
 // submit hands a sequence to the rank. On an error nothing of it is left behind.
-func (s *Server) submit(ctx context.Context, e *engine, spec sequenceSpec) (*sequence, *apiError) {
+func (s *Server) submit(ctx context.Context, e *engine, spec sequenceSpec) (_ *sequence, failed *apiError) {
 	q := &sequence{
 		sequenceSpec: spec, server: s, engine: e, promptTokens: len(spec.prompt),
 		text: answerText{
@@ -82,7 +82,11 @@ func (s *Server) submit(ctx context.Context, e *engine, spec sequenceSpec) (*seq
 	defer func() { // also after a panic
 		if q.stream == nil {
 			q.publish(request.OutcomeInternal, "the request did not get to the rank")
-			q.traceEnd(request.OutcomeInternal, "the request did not get to the rank")
+			why := failed
+			if why == nil {
+				why = panicked()
+			}
+			q.traceEnd(why.outcome(), why.message)
 			q.end()
 		}
 	}()

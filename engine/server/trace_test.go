@@ -219,7 +219,8 @@ func TestTraceOutcomes(t *testing.T) {
 		{"lost", "the rank died with it", func(r *scriptedRank) {
 			r.script = func(_ *request.Request, s *rank.Stream, _ <-chan request.Outcome) { s.Fail(errors.New("gone")) }
 		}, "internal_error: ", `["abort"]`, false},
-		{"not handed over", "the rank took nothing", func(r *scriptedRank) { r.refusal = errors.New("full") }, "internal_error: ", `["abort"]`, true},
+		{"not handed over", "the rank took nothing", func(r *scriptedRank) { r.refusal = errors.New("full") }, "internal_error: hand request r", `["abort"]`, true},
+		{"too large", "the client's fault", func(r *scriptedRank) { r.refusal = rank.ErrTooLarge }, "too_long: ", `["abort"]`, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			b, collector := newTracedBench(t, func(_ *Config, r *scriptedRank) { tc.change(r) })
