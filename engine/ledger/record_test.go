@@ -115,7 +115,7 @@ func TestE4StagesSumToEndToEnd(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 4))
-	for range 1500 {
+	for range 600 {
 		form := []Form{APIServer, DPController, Unified, Prefill, Decode}[rng.IntN(5)]
 		w := randomWalk(rng, form, rng.IntN(60))
 		got := w.t.Record()
@@ -237,5 +237,23 @@ func TestRebase(t *testing.T) {
 	}
 	if at, ok := Rebase(ours, 0); ok || at != 0 {
 		t.Errorf("what never happened is %d (%t)", at, ok)
+	}
+}
+
+// BenchmarkRecord is what the end of a request costs: its timeline as data, and the check of it.
+func BenchmarkRecord(b *testing.B) {
+	clock := ledgertest.New()
+	tl := NewTimeline(clock, Unified)
+	for _, to := range []Stage{StagePrefillWaiting, StagePrefillForward, StageDecodeWaiting, StageDecodeForward} {
+		clock.Advance(time.Millisecond)
+		tl.Move(to)
+	}
+	tl.Lap(StageDecodeLoop)
+	tl.Move(StageDone)
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := tl.Record().Check(); err != nil {
+			b.Fatal(err)
+		}
 	}
 }

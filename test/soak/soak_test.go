@@ -71,7 +71,7 @@ func TestSoak(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			e := programs.StartEngine(t, "", nil, append([]string{
+			e := programs.StartEngine(t, "", []string{"SLUICE_TEST_REQUEST_TIME_STATS=1"}, append([]string{
 				"--model-path", tiny, "--max-total-tokens", "1536",
 				"--chunked-prefill-size", "64", "--enable-priority-scheduling", "--log-level", "warn",
 			}, tt.args...)...)
@@ -82,6 +82,7 @@ func TestSoak(t *testing.T) {
 			w.storm()
 			w.settle()
 			w.compare(before)
+			w.audit()
 			w.judge()
 		})
 	}
@@ -90,6 +91,17 @@ func TestSoak(t *testing.T) {
 // kinds of answers that the storm must have seen, or it tested less than it says.
 var wanted = []string{
 	"finished", "streamed", "cancelled", "aborted", "refused", "paused abort", "paused retract", "paused in_place", "flushed", "flush refused", "retracted",
+}
+
+// audit wants that no law of docs/ledger.md was broken in any process.
+func (w *world) audit() {
+	w.t.Helper()
+	for _, n := range w.metric("sluice_ledger_violations_total") {
+		if n != 0 {
+			w.t.Errorf("conservation laws were broken: the log of the engine says which:\n%s", w.engine.Log())
+			return
+		}
+	}
 }
 
 // judge wants every kind of thing to have happened and nothing unexpected.
