@@ -87,6 +87,9 @@ func (a *automaton) reset() {
 // full reports whether a generation is to end.
 func (a *automaton) full() bool { return a.bytes > a.keep }
 
+// stepsPerNew is how many steps that are known take the time of one that is not, by configuration.
+const stepsPerNew = 16
+
 // spend counts steps; it reports whether there were too many for a call that must be quick.
 func (a *automaton) spend(steps int) (over bool) {
 	a.spent += steps
@@ -217,7 +220,7 @@ func (a *automaton) step(s *state, x byte) *state {
 	if next := s.next[class]; next != nil {
 		return next
 	}
-	a.spend(1 + len(s.configurations))
+	a.spend(stepsPerNew * (1 + len(s.configurations)))
 	next := a.successor(s, a.nfa.sample[class])
 	s.next[class] = next
 	return next

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
+	"time"
 )
 
 // realistic is a vocabulary of n tokens: all bytes, then words as a trained one has them, of letters with and without a
@@ -139,6 +141,67 @@ func BenchmarkMask(b *testing.B) {
 					b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/100, "ns/token")
 				})
 			}
+		}
+	}
+}
+
+// BenchmarkTry walks through texts as the scheduler does: what is not quick is asked for again without a bound. It reports the
+// longest time of a try, which is what others of the batch wait, and of a whole mask, which they would wait without it.
+func BenchmarkTry(b *testing.B) {
+	specs := append(slices.Clone(benchSpecs), benchSpecs[0])
+	specs[len(specs)-1].name, specs[len(specs)-1].spec = "ambiguous", Spec{Regex, `(.*a.{20}|.*b.{15}|.*c.{12})*`}
+	for _, n := range []int{32000, 128000} {
+		v := realistic(n)
+		for _, bench := range specs {
+			b.Run(fmt.Sprintf("vocab=%d/%s", n, bench.name), func(b *testing.B) {
+				c := newTestCompiler(b, v, Config{})
+				r := rand.New(rand.NewPCG(3, 4))
+				mask := make([]uint64, c.Words())
+				var longestTry, longestMask time.Duration
+				tries, postponed := 0, 0
+				timed := func(longest *time.Duration, f func()) {
+					began := time.Now()
+					f()
+					*longest = max(*longest, time.Since(began))
+				}
+				for range b.N {
+					g := must(c.compile(context.Background(), bench.spec))
+					m := g.Matcher()
+					if err := m.Mask(mask); err != nil {
+						b.Fatal(err)
+					}
+					for range 100 {
+						var allowed []int32
+						for id := range int32(n) {
+							if mask[id>>6]>>(id&63)&1 == 1 {
+								allowed = append(allowed, id)
+							}
+						}
+						id := allowed[r.IntN(len(allowed))]
+						tries++
+						var ok bool
+						var err error
+						timed(&longestTry, func() { ok, err = m.Try(id, mask) })
+						if !ok {
+							postponed++
+							timed(&longestMask, func() {
+								if err = m.Accept(id); err == nil && !m.Done() {
+									err = m.Mask(mask)
+								}
+							})
+						}
+						if err != nil {
+							b.Fatal(err)
+						}
+						if m.Done() {
+							break
+						}
+					}
+				}
+				b.ReportMetric(float64(longestTry.Microseconds()), "longest-try-µs")
+				b.ReportMetric(float64(longestMask.Microseconds()), "longest-mask-µs")
+				b.ReportMetric(100*float64(postponed)/float64(tries), "postponed-%")
+			})
 		}
 	}
 }

@@ -1,6 +1,12 @@
 package grammar
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrNotAllowed: a token that the grammar does not allow at this place.
+var ErrNotAllowed = errors.New("the grammar does not allow it here")
 
 // UnsupportedError means that the source uses something that has a meaning, but none that can be enforced here. The
 // remedy is the client's: leave it out.

@@ -35,8 +35,8 @@ func (m *Matcher) Mask(dst []uint64) error {
 	return err
 }
 
-// Accept appends a token. An error means that the token is not allowed, or, as a *LimitError, that there are more ways to read
-// the text than Limits allow; the matcher is where it was.
+// Accept appends a token. An error means that the token is not allowed, with ErrNotAllowed in it, or, as a *LimitError, that there
+// are more ways to read the text than Limits allow; the matcher is where it was.
 func (m *Matcher) Accept(token int32) error {
 	m.grammar.mu.Lock()
 	m.grammar.begin(0)
@@ -91,17 +91,17 @@ func (m *Matcher) mask(dst []uint64) (ok bool, err error) {
 func (m *Matcher) accept(token int32) (ok bool, err error) {
 	g := m.grammar
 	if m.ended {
-		return true, fmt.Errorf("accept token %d: the text has ended", token)
+		return true, fmt.Errorf("accept token %d: %w: the text has ended", token, ErrNotAllowed)
 	}
 	if slices.Contains(g.automaton.trie.end, token) {
 		if !m.state.canEnd {
-			return true, fmt.Errorf("accept token %d: the text can't end here", token)
+			return true, fmt.Errorf("accept token %d: %w: the text can't end here", token, ErrNotAllowed)
 		}
 		m.ended = true
 		return true, nil
 	}
 	if token < 0 || int(token) >= len(g.tokens) || len(g.tokens[token]) == 0 {
-		return true, fmt.Errorf("accept token %d: it is not in the vocabulary of texts", token)
+		return true, fmt.Errorf("accept token %d: %w: it is not in the vocabulary of texts", token, ErrNotAllowed)
 	}
 	m.enter()
 	a, s := g.automaton, m.state
@@ -113,7 +113,7 @@ func (m *Matcher) accept(token int32) (ok bool, err error) {
 		case s == a.wide:
 			return true, fmt.Errorf("accept token %d: %w", token, &LimitError{"ways to read one text", a.limits.Configurations})
 		case s.dead():
-			return true, fmt.Errorf("accept token %d, %q: the grammar does not allow it here", token, g.tokens[token])
+			return true, fmt.Errorf("accept token %d, %q: %w", token, g.tokens[token], ErrNotAllowed)
 		}
 	}
 	m.state = s

@@ -56,7 +56,25 @@ type compiledGrammar struct {
 	found bool // it was compiled for an earlier request
 }
 
-func (g compiledGrammar) Matcher() scheduler.Matcher { return g.Grammar.Matcher() }
+func (g compiledGrammar) Matcher() scheduler.Matcher { return matcher{g.Grammar.Matcher()} }
+
+// matcher is a scheduler.Matcher.
+type matcher struct{ *grammar.Matcher }
+
+func (m matcher) Accept(token int32) error { return named(m.Matcher.Accept(token)) }
+
+func (m matcher) Try(token int32, dst []uint64) (ok bool, err error) {
+	ok, err = m.Matcher.Try(token, dst)
+	return ok, named(err)
+}
+
+// named gives an error the scheduler's name where it has one.
+func named(err error) error {
+	if errors.Is(err, grammar.ErrNotAllowed) {
+		return fmt.Errorf("%w: %w", scheduler.ErrNotAllowed, err)
+	}
+	return err
+}
 
 // Facts implements scheduler.Grammar.
 func (g compiledGrammar) Facts() scheduler.GrammarFacts {

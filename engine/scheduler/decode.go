@@ -43,6 +43,8 @@ const (
 // nextToken says whether q's next decode step can be launched.
 func (s *Scheduler) nextToken(q *sequence) readiness {
 	switch {
+	case q.masking != nil:
+		return tokenNone // what may follow is not known
 	case q.state == statePrefilling && q.future == 0:
 		return tokenNone // its prompt is not launched to its end
 	case q.future == 0:

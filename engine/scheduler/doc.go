@@ -17,7 +17,7 @@
 //	agree.go      what ranks of a world share and compare: input (encode.go), digest.go, transfer states
 //	launch.go     steps in flight: launched, computed by the executor's goroutine, taken in order
 //	result.go     tokens, finishes, hand-overs; the only place that ends a request
-//	grammar.go    the grammar queue; logprobs.go: logprobs on their way
+//	grammar.go    the grammar queue; masks.go: what may follow a new token, when finding out takes long; logprobs.go: logprobs on their way
 //	stop.go       when a token ends its request; deadline.go: when time does
 //	pause.go      stops and goes on
 //	observe.go    reports: count.go, routing.go, occupancy.go; looptime.go: the loop's own time

@@ -24,6 +24,7 @@ const (
 	wireFlush
 	wireControl
 	wireGrammar
+	wireMask
 )
 
 // What of messages is shared: all but sinks and replies.
@@ -42,6 +43,11 @@ type (
 		Arrival int64
 		Verdict verdict
 		Message string
+	}
+	maskBody struct {
+		Arrival     int64
+		Ended, Left bool   `json:",omitempty"`
+		Fault       string `json:",omitempty"`
 	}
 )
 
@@ -79,6 +85,9 @@ func encodeMessage(m message) (kind wireKind, body []byte, err error) {
 	case grammarMsg:
 		body, err = json.Marshal(grammarBody{m.arrival, m.verdict, m.message})
 		return wireGrammar, body, err
+	case maskMsg:
+		body, err = json.Marshal(maskBody{m.arrival, m.ended, m.left, m.fault})
+		return wireMask, body, err
 	default:
 		panic(fmt.Sprintf("scheduler: a message of type %T can't be shared", m))
 	}
@@ -156,6 +165,10 @@ func decodeMessage(kind wireKind, body []byte) (message, error) {
 		var b grammarBody
 		err := decodeBody(body, &b)
 		return grammarMsg{arrival: b.Arrival, verdict: b.Verdict, message: b.Message}, err
+	case wireMask:
+		var b maskBody
+		err := decodeBody(body, &b)
+		return maskMsg{arrival: b.Arrival, ended: b.Ended, left: b.Left, fault: b.Fault}, err
 	default:
 		return nil, fmt.Errorf("a message of kind %d: %w", kind, errInput)
 	}

@@ -50,11 +50,12 @@ func fullInput() input {
 		submitMsg{req: r}, submitMsg{req: &request.Request{RID: "empty"}},
 		abortMsg{rid: "a", prefix: true, reason: request.OutcomeTimeout}, flushMsg{},
 		grammarMsg{arrival: 7, verdict: grammarFailed, message: "no"},
+		maskMsg{arrival: 8, ended: true}, maskMsg{arrival: 9, left: true, fault: "no"}, maskMsg{arrival: 10},
 		controlMsg{kind: controlOpenSession, mode: request.PauseInPlace, session: session},
 	}}
 }
 
-var unexported = cmp.AllowUnexported(input{}, submitMsg{}, abortMsg{}, flushMsg{}, controlMsg{}, grammarMsg{})
+var unexported = cmp.AllowUnexported(input{}, submitMsg{}, abortMsg{}, flushMsg{}, controlMsg{}, grammarMsg{}, maskMsg{})
 
 func TestInputRoundTrip(t *testing.T) {
 	for _, want := range []input{{}, {stop: true}, fullInput()} {

@@ -318,6 +318,13 @@ func (s *inboxSink) Put(o request.Output) {
 	}
 }
 
+// count is the number of tokens that have come.
+func (s *inboxSink) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.tokens)
+}
+
 // recorder keeps what a scheduler reports.
 type recorder struct {
 	mu        sync.Mutex

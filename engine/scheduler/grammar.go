@@ -3,6 +3,7 @@ package scheduler
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -33,15 +34,23 @@ type GrammarFacts struct {
 	Size     int  // states of its automaton
 }
 
-// Matcher is one answer's place in a grammar. Its results are functions of the grammar and the tokens alone.
+// Matcher is one answer's place in a grammar. Its results are functions of the grammar and the tokens alone. One goroutine
+// uses it at a time.
 type Matcher interface {
-	// Mask writes which tokens may come next, bit t%64 of dst[t/64]. An error ends the request.
+	// Mask writes which tokens may come next, bit t%64 of dst[t/64]. It may take long. An error ends the request.
 	Mask(dst []uint64) error
-	// Accept goes on by a token that the mask allowed.
+	// Accept goes on by a token that the mask allowed. It may take long. An error with ErrNotAllowed in it is the engine's fault,
+	// others are the client's.
 	Accept(token int32) error
+	// Try is Accept and then, unless the matcher is Done, Mask, if both take no longer than the scheduler's loop can wait. Else
+	// ok is false and the matcher is where it was.
+	Try(token int32, dst []uint64) (ok bool, err error)
 	// Done reports that nothing but an end token may follow.
 	Done() bool
 }
+
+// ErrNotAllowed: the grammar does not allow a token that was sampled.
+var ErrNotAllowed = errors.New("the answer left its grammar")
 
 // maxCompilations is how many grammars are compiled at the same time; more wait for their turn.
 const maxCompilations = 4
@@ -50,6 +59,7 @@ const maxCompilations = 4
 type compilations struct {
 	running sync.WaitGroup
 	turns   chan struct{} // [maxCompilations]
+	masks   chan struct{} // [maxMasks]
 }
 
 // compilation is one sequence's wait for its grammar.
@@ -58,8 +68,24 @@ type compilation struct {
 	cancel  context.CancelFunc
 	done    chan struct{} // closed when grammar or err is set
 	grammar Grammar
+	matcher Matcher
+	mask    []uint64 // of the first token
 	err     error
 	nanos   int64 // that the compiler took
+	masked  int64 // nanoseconds that the mask took
+}
+
+// compile fills in what is done off the loop.
+func (c *compilation) compile(ctx context.Context, s *Scheduler, g request.Grammar) {
+	began := s.deps.Clock.Now()
+	c.grammar, c.err = s.deps.Grammars.Compile(ctx, g)
+	compiled := s.deps.Clock.Now()
+	c.nanos = compiled.Sub(began)
+	if c.err == nil {
+		c.matcher, c.mask = c.grammar.Matcher(), make([]uint64, c.grammar.Words())
+		c.err = c.matcher.Mask(c.mask)
+		c.masked = s.deps.Clock.Now().Sub(compiled)
+	}
 }
 
 // verdict is what the leader found out about a compilation.
@@ -88,9 +114,7 @@ func (s *Scheduler) compile(q *sequence) {
 			c.err = ctx.Err()
 			return
 		}
-		began := s.deps.Clock.Now()
-		c.grammar, c.err = s.deps.Grammars.Compile(ctx, g)
-		c.nanos = s.deps.Clock.Now().Sub(began)
+		c.compile(ctx, s, g)
 	})
 }
 
@@ -151,56 +175,24 @@ func (s *Scheduler) takeVerdict(m grammarMsg) error {
 	case grammarReady:
 	}
 	c := q.compilation
-	var g Grammar
-	var err error
-	var nanos int64
 	select {
 	case <-c.done:
-		g, err, nanos = c.grammar, c.err, c.nanos
 	default:
-		began := s.deps.Clock.Now()
-		g, err = s.deps.Grammars.Compile(s.flight.ctx, *q.req.Grammar)
-		nanos = s.deps.Clock.Now().Sub(began)
+		c.cancel() // after it was seen that it is not done: it would be done by that
+		c = &compilation{cancel: c.cancel}
+		c.compile(s.flight.ctx, s, *q.req.Grammar)
 	}
-	if err != nil {
-		return fmt.Errorf("compile the grammar of request %s as the leader did: %w", q.req.RID, err)
+	c.cancel()
+	if c.err != nil {
+		return fmt.Errorf("compile the grammar of request %s as the leader did: %w", q.req.RID, c.err)
 	}
 	q.compilation = nil
-	c.cancel()
 	if q.req.LogMetrics {
-		f := g.Facts()
-		s.deps.Reporter.Grammar(report.Grammar{CompileNanos: nanos, CacheHit: f.CacheHit, Schemas: f.Schemas, Size: f.Size})
+		f := c.grammar.Facts()
+		s.deps.Reporter.Grammar(report.Grammar{CompileNanos: c.nanos, CacheHit: f.CacheHit, Schemas: f.Schemas, Size: f.Size})
 	}
-	q.matcher, q.mask = g.Matcher(), make([]uint64, g.Words())
-	if err := s.nextMask(q); err != nil {
-		s.finish(q, aborted(request.OutcomeInvalid, err.Error()))
-		return nil
-	}
+	q.matcher, q.mask = c.matcher, c.mask
+	q.masks.add(c.masked)
 	s.join(q)
 	return nil
-}
-
-// follow takes q's newest token into its grammar; ended is true when the answer is complete, or can't go on.
-func (s *Scheduler) follow(q *sequence) (f request.Finish, ended bool) {
-	if q.matcher == nil {
-		return request.Finish{}, false
-	}
-	if err := q.matcher.Accept(q.tokens[len(q.tokens)-1]); err != nil {
-		return aborted(request.OutcomeInternal, "the answer left its grammar: "+err.Error()), true
-	}
-	if q.matcher.Done() {
-		return request.Finish{Type: request.FinishStop, Outcome: request.OutcomeStop}, true
-	}
-	if err := s.nextMask(q); err != nil {
-		return aborted(request.OutcomeInvalid, err.Error()), true
-	}
-	return request.Finish{}, false
-}
-
-// nextMask finds which tokens may come next in q's answer.
-func (s *Scheduler) nextMask(q *sequence) error {
-	began := s.deps.Clock.Now()
-	err := q.matcher.Mask(q.mask)
-	q.masks.add(s.deps.Clock.Now().Sub(began))
-	return err
 }

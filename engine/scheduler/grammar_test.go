@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -15,7 +16,8 @@ import (
 )
 
 // testGrammars compiles "MOD N": the i-th token of the answer is i modulo MOD, and there are N. "slow …" waits until it is
-// cancelled, or until gate is closed and goes on with what follows; anything else is refused.
+// cancelled, or until gate is closed and goes on with what follows; the masks of "late …" wait for gate behind the second token;
+// anything else is refused. With an even MOD no mask is quick.
 type testGrammars struct{ gate <-chan struct{} }
 
 func (g testGrammars) Compile(ctx context.Context, r request.Grammar) (Grammar, error) {
@@ -28,13 +30,19 @@ func (g testGrammars) Compile(ctx context.Context, r request.Grammar) (Grammar, 
 		}
 	}
 	var c counting
+	if source, slow = strings.CutPrefix(source, "late "); slow {
+		c.gate = g.gate
+	}
 	if _, err := fmt.Sscanf(source, "%d %d", &c.mod, &c.n); err != nil || c.mod < 1 {
 		return nil, fmt.Errorf("%q is not supported", source)
 	}
 	return c, nil
 }
 
-type counting struct{ mod, n int }
+type counting struct {
+	mod, n int
+	gate   <-chan struct{} // nil: masks wait for nothing
+}
 
 func (c counting) Matcher() Matcher { return &countingMatcher{counting: c} }
 func (c counting) Words() int       { return (testVocab + 63) / 64 }
@@ -50,6 +58,9 @@ type countingMatcher struct {
 func (m *countingMatcher) allows(token int32) bool { return int(token)%m.mod == m.at%m.mod }
 
 func (m *countingMatcher) Mask(dst []uint64) error {
+	if m.gate != nil && m.at == 2 {
+		<-m.gate
+	}
 	clear(dst)
 	if m.n == 13 && m.at == 5 {
 		return errors.New("too ambiguous")
@@ -64,10 +75,20 @@ func (m *countingMatcher) Mask(dst []uint64) error {
 
 func (m *countingMatcher) Accept(token int32) error {
 	if !m.allows(token) {
-		return fmt.Errorf("token %d is not allowed", token)
+		return fmt.Errorf("%w: token %d", ErrNotAllowed, token)
 	}
 	m.at++
 	return nil
+}
+
+func (m *countingMatcher) Try(token int32, dst []uint64) (ok bool, err error) {
+	if m.mod%2 == 0 || m.gate != nil {
+		return false, nil
+	}
+	if err := m.Accept(token); err != nil || m.Done() {
+		return true, err
+	}
+	return true, m.Mask(dst)
 }
 
 func (m *countingMatcher) Done() bool { return m.at >= m.n }
@@ -98,6 +119,22 @@ func TestGrammarOutcomes(t *testing.T) {
 		{name: "slow", reason: "it waits for its grammar", source: "slow 7 3",
 			do:   func(_ *testing.T, _ *Scheduler, _ *ledgertest.Clock, gate chan struct{}) { close(gate) },
 			want: request.Finish{Type: request.FinishStop, Outcome: request.OutcomeStop}, tokens: 3, told: report.Grammar{Schemas: 7, Size: 3}, masks: 1},
+		{name: "late", reason: "it waits for its mask", source: "late 7 4",
+			do:   func(_ *testing.T, _ *Scheduler, _ *ledgertest.Clock, gate chan struct{}) { close(gate) },
+			want: request.Finish{Type: request.FinishStop, Outcome: request.OutcomeStop}, tokens: 4,
+			told: report.Grammar{CacheHit: true, Schemas: 7, Size: 4}, masks: 1},
+		{name: "late, abort", reason: "a client that goes away waits for no mask", source: "late 7 4",
+			do: func(t *testing.T, s *Scheduler, _ *ledgertest.Clock, gate chan struct{}) {
+				s.Abort("a", request.OutcomeAbortedClient)
+				t.Cleanup(func() { close(gate) })
+			},
+			want: request.Finish{Type: request.FinishAbort, Outcome: request.OutcomeAbortedClient, Message: "the client went away"}, tokens: 2,
+			told: report.Grammar{CacheHit: true, Schemas: 7, Size: 4}, masks: 1},
+		{name: "never quick", reason: "every mask comes by a message", source: "6 5", want: request.Finish{Type: request.FinishStop, Outcome: request.OutcomeStop}, tokens: 5,
+			told: report.Grammar{Schemas: 6, Size: 5}, masks: 1},
+		{name: "never quick, stuck", reason: "as one that is quick", source: "6 13",
+			want: request.Finish{Type: request.FinishAbort, Outcome: request.OutcomeInvalid, Message: "too ambiguous"}, tokens: 5,
+			told: report.Grammar{Schemas: 6, Size: 13}, masks: 1},
 		{name: "refused", reason: "the client hears what is wrong with it", source: "(?=x)",
 			want: request.Finish{Type: request.FinishAbort, Outcome: request.OutcomeInvalid, Message: `"(?=x)" is not supported`},
 			told: report.Grammar{Outcome: report.GrammarAborted}},
@@ -156,9 +193,13 @@ func TestGrammarOutcomes(t *testing.T) {
 					t.Fatal(err)
 				}
 				if tt.do != nil {
-					for deadline := time.Now().Add(patience); leader.Load().Queues.Grammar != 1; {
+					waits := func() bool { return leader.Load().Queues.Grammar == 1 }
+					if strings.HasPrefix(tt.source, "late") {
+						waits = func() bool { return sink.count() == 2 }
+					}
+					for deadline := time.Now().Add(patience); !waits(); {
 						if time.Now().After(deadline) {
-							t.Fatal("the request never got to the grammar queue")
+							t.Fatal("the request never got to where it waits")
 						}
 						leader.Wake()
 					}
@@ -278,5 +319,66 @@ func TestNoGrammars(t *testing.T) {
 	}
 	if want := "this engine has no grammars: send the request without one"; sink.finish == nil || sink.finish.Message != want {
 		t.Errorf("finish is %v, want %q", sink.finish, want)
+	}
+}
+
+// TestSlowMaskHoldsUpNobody: while a mask takes its time, others get all their tokens, and then the answer goes on as if
+// nothing had been.
+func TestSlowMaskHoldsUpNobody(t *testing.T) {
+	for _, overlap := range []bool{false, true} {
+		cfg := testConfig(Unified, 4, 256)
+		cfg.Overlap = overlap
+		gate := make(chan struct{})
+		s, err := New(cfg, Deps{
+			Executor: newTape(4), Clock: ledgertest.New(), Reporter: newRecorder(), Decoder: letters{}, Log: quiet(), Grammars: testGrammars{gate},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.checked = true
+		begin(t, s)
+		reqs := []*request.Request{
+			{RID: "slow", PromptIDs: testPrompt(9, 1), Grammar: &request.Grammar{Kind: request.GrammarRegex, Source: "late 7 6"}},
+			{RID: "other", PromptIDs: testPrompt(5, 2)},
+			{RID: "third", PromptIDs: testPrompt(5, 3), Grammar: &request.Grammar{Kind: request.GrammarRegex, Source: "5 400"}},
+		}
+		sinks := make([]*inboxSink, len(reqs))
+		for i, r := range reqs {
+			r.Sampling = request.Sampling{MaxNewTokens: 40, IgnoreEOS: true, Seed: new(int64(i))}
+			sinks[i] = newSink()
+			if err := s.Submit(r, sinks[i]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		until := func(sink *inboxSink) {
+			for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+				select {
+				case <-sink.ended:
+					return
+				default:
+				}
+				if _, err := s.turn(); err != nil {
+					t.Fatal(err)
+				}
+				if err := s.check(); err != nil {
+					t.Fatal(err)
+				}
+				runtime.Gosched()
+			}
+			t.Fatal("a request does not end")
+		}
+		until(sinks[1])
+		until(sinks[2])
+		if n := len(sinks[0].tokens); n != 2 {
+			t.Errorf("overlap %t: the slow one has %d tokens while its third is not allowed yet", overlap, n)
+		}
+		close(gate)
+		until(sinks[0])
+		reqs[0].Grammar.Source = "7 6"
+		for i, r := range reqs {
+			if diff := cmp.Diff(expected(r, s.limit), sinks[i].tokens); diff != "" {
+				t.Errorf("overlap %t: %s (-alone +got)\n%s", overlap, r.RID, diff)
+			}
+		}
 	}
 }

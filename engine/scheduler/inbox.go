@@ -57,6 +57,16 @@ func (m controlMsg) ofSession() bool {
 }
 
 func (grammarMsg) isMessage() {}
+
+// maskMsg tells what the newest token of the request that arrived as the arrival-th did in its grammar. With neither ended nor
+// fault the mask of the next token is there.
+type maskMsg struct {
+	arrival     int64
+	ended, left bool   // see masking
+	fault       string // why there is no mask
+}
+
+func (maskMsg) isMessage()    {}
 func (submitMsg) isMessage()  {}
 func (abortMsg) isMessage()   {}
 func (flushMsg) isMessage()   {}

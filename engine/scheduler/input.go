@@ -34,7 +34,7 @@ func (s *Scheduler) decide() []message {
 	now := s.deps.Clock.Now()
 	expired, _, _ := s.expired(now)
 	sessions, _, _ := s.expiredSessions(now)
-	return slices.Concat(expired, sessions, s.judgeGrammars(now))
+	return slices.Concat(expired, sessions, s.judgeGrammars(now), s.judgeMasks())
 }
 
 // shareable refuses what can't be encoded, here and at once, and gives the rest.
@@ -66,7 +66,7 @@ func (in input) connect(own input) {
 		case controlMsg:
 			m.reply = own.messages[i].(controlMsg).reply
 			in.messages[i] = m
-		case abortMsg, grammarMsg: // nobody waits
+		case abortMsg, grammarMsg, maskMsg: // nobody waits
 		}
 	}
 }
@@ -96,6 +96,10 @@ func (s *Scheduler) apply(in input) error {
 			answer(m.reply, s.control(m))
 		case grammarMsg:
 			if err := s.takeVerdict(m); err != nil {
+				return err
+			}
+		case maskMsg:
+			if err := s.takeMask(m); err != nil {
 				return err
 			}
 		}

@@ -35,6 +35,9 @@ func (s *Scheduler) pickPrefill(beside decodes) (_ batch, await bool) {
 		queue = s.queue()
 	}
 	for _, q := range queue {
+		if q.masking != nil {
+			continue // it was retracted before it was known what may follow
+		}
 		f := s.find(q)
 		w := s.want(q, f)
 		n, ok := b.take(w)

@@ -75,11 +75,8 @@ func (s *Scheduler) handOver(q *sequence, first Sampled) {
 
 // accept looks at a sequence's newest token: the request ends with it, or the sequence runs on and the sink gets it.
 func (s *Scheduler) accept(q *sequence) {
-	f, complete := s.follow(q)
-	if stop, ended := s.ends(q); ended && (!complete || stop.Type == request.FinishStop) {
-		f, complete = stop, true
-	}
-	if complete {
+	f, ended := s.ends(q)
+	if ended && (q.matcher == nil || f.Type == request.FinishStop) {
 		if s.cfg.Role == Unified && q.timeline.Stage() == ledger.StagePrefillForward {
 			s.enter(q, ledger.StageDecodeWaiting) // the prompt is computed to its end, and the answer needs no more
 		}
@@ -93,6 +90,13 @@ func (s *Scheduler) accept(q *sequence) {
 		}
 	}
 	s.tell(q, nil)
+	switch {
+	case q.matcher == nil:
+	case ended: // by its length, unless the grammar ends it
+		s.advance(q, &f)
+	default:
+		s.advance(q, nil)
+	}
 }
 
 // told is a piece of an answer on its way to its sink.
@@ -145,6 +149,7 @@ func (s *Scheduler) finish(q *sequence, f request.Finish) ledger.Instant {
 	if q.hand != nil && !s.settledHand(q.hand) {
 		q.hand.abort(errors.New(f.String()))
 	}
+	q.masking = nil // it may go on for a while, for nobody
 	s.endTurn(q, f)
 	s.releasePages(q)
 	q.computed, q.launched, q.future = 0, 0, 0

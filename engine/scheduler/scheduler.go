@@ -41,7 +41,8 @@ type Scheduler struct {
 	seeds      *rand.Rand
 
 	compilations compilations
-	flight       flight // what is being computed
+	masking      []*sequence // that advance began with, in order; those whose masking is nil have ended
+	flight       flight      // what is being computed
 
 	digest digest // of all decisions
 
@@ -88,7 +89,7 @@ func New(cfg Config, deps Deps) (*Scheduler, error) {
 	}
 	s := &Scheduler{
 		cfg: cfg, deps: deps, inbox: newInbox(),
-		compilations: compilations{turns: make(chan struct{}, maxCompilations)},
+		compilations: compilations{turns: make(chan struct{}, maxCompilations), masks: make(chan struct{}, maxMasks)},
 		live:         map[string]*sequence{},
 		sessions:     map[string]*session{},
 		seeds:        rand.New(rand.NewPCG(cfg.Seed, 0x5eed)),
@@ -352,7 +353,7 @@ func (s *Scheduler) endAll(outcome request.Outcome, message string) {
 			answer(m.reply, ErrEnded)
 		case controlMsg:
 			answer(m.reply, ErrEnded)
-		case abortMsg, grammarMsg: // everything has ended
+		case abortMsg, grammarMsg, maskMsg: // everything has ended
 		}
 	}
 	s.deliver(s.deps.Clock.Now())

@@ -61,6 +61,7 @@ type sequence struct {
 	compilation *compilation // in compiling
 	matcher     Matcher      // has accepted the answer; nil without a grammar
 	enders      []int32      // see Scheduler.enders; nil until it is asked for
+	masking     *masking     // of the newest token; nil: mask is there
 	mask        []uint64     // which tokens may follow; not changed while a step in flight has q
 
 	masks maskTimes
