@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -227,4 +228,44 @@ func halves(t *testing.T, spans []tracetest.Span) (prefill, decode tree) {
 		}
 	}
 	return trees(t, p)["pair0123"], trees(t, d)["pair0123"]
+}
+
+// TestPairOfWorlds: a prefill engine of two ranks and a decode engine with two DP ranks have whole trees in one trace.
+func TestPairOfWorlds(t *testing.T) {
+	c := startCollector(t)
+	prefill, decode := startEngine(t, c, "prefill", nil, "--tp-size", "2"), startEngine(t, c, "decode", nil, "--dp-size", "2")
+	router := programs.StartRouter(t, []*harness.Engine{prefill}, []*harness.Engine{decode})
+	if status, body := generate(t, router, "pair0123", prompt(20, 7), 3, nil, nil); status != http.StatusOK {
+		t.Fatalf("the answer is %d %s", status, body)
+	}
+	first, second := halves(t, c.await(t, 2, 3))
+	for _, half := range []tree{first, second} {
+		half.check(t, true)
+		if len(half.threads) != 3 || half.root.Trace != first.root.Trace {
+			t.Errorf("a half is\n%s", half)
+		}
+	}
+	for rank := range 2 {
+		stages := []string{"prefill_prepare", "prefill_bootstrap", "prefill_waiting", "prefill_forward", "prefill_transfer_kv_cache"}
+		thread := first.thread(t, "Prefill Scheduler", "[TP "+strconv.Itoa(rank)+"]")
+		var got []string
+		for _, s := range first.below[thread.ID] {
+			got = append(got, s.Name)
+		}
+		if diff := cmp.Diff(stages, got); diff != "" {
+			t.Errorf("prefill rank %d (-want +got)\n%s", rank, diff)
+		}
+	}
+	controller := second.below[second.thread(t, "Decode DP Controller").ID]
+	if len(controller) != 1 || controller[0].Name != "dpc_dispatch" {
+		t.Errorf("the DP controller has the slices %s", tracetest.Names(controller))
+	}
+	scheduler := second.thread(t, "Decode Scheduler")
+	dp, metrics := scheduler.Attributes["dp_rank"], scrape(t, decode)
+	for stage, got := range second.within(scheduler) {
+		want := metrics.nanos("sglang:per_stage_req_latency_seconds", `stage="`+stage+`"`, `dp_rank="`+string(dp.(json.Number))+`"`)
+		if slices.Contains([]string{"decode_bootstrap", "decode_transferred", "decode_waiting"}, stage) && (got != want || want == 0) {
+			t.Errorf("the spans of %s last %d ns, the metric of DP rank %v says %d", stage, got, dp, want)
+		}
+	}
 }
