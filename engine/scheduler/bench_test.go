@@ -175,3 +175,21 @@ func BenchmarkLoopTime(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkAudit is what the books add to a report while 256 sequences run and 10,000 wait.
+func BenchmarkAudit(b *testing.B) {
+	s := newBench(b, &nothingness{}, 256, true)
+	for i := range 10_000 {
+		r := &request.Request{RID: fmt.Sprint("q", i), PromptIDs: testPrompt(100, i), Sampling: request.Sampling{MaxNewTokens: 100, IgnoreEOS: true}}
+		if err := s.Submit(r, dropped{}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if _, err := s.turn(); err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		s.audit()
+	}
+}

@@ -103,12 +103,18 @@ func (s *Scheduler) audit() {
 	}
 }
 
+// holders are the states in which a sequence may have pages, waiting on decode ranks alone.
+var holders = [...]state{statePrefilling, stateRunning, stateTransferring, stateInflight, stateWaiting}
+
 // auditPages counts the pages at those who have them: the pool its free ones, the tree its own, sequences theirs, and the
 // list of held pages those that wait for a transfer or a step. The pool's ledger says the same.
 func (s *Scheduler) auditPages() error {
 	var own, window, held, heldWindow, tree int
-	for _, l := range s.in {
-		for _, q := range l {
+	for _, st := range holders {
+		if st == stateWaiting && s.cfg.Role != Decode {
+			continue // a long queue without pages
+		}
+		for _, q := range s.in[st] {
 			own += len(q.pages) - q.prefix.Pages()
 			if s.windowed() {
 				window += q.ownWindowPages()

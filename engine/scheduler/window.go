@@ -168,7 +168,7 @@ func (s *Scheduler) unlockWindow(h *kvcache.Handle) {
 
 // ownWindowPages is how many those are that ownWindow gives.
 func (q *sequence) ownWindowPages() (n int) {
-	for i := min(q.prefix.Pages(), len(q.window)); i < len(q.window); i++ {
+	for i := min(max(q.prefix.Pages(), q.slid), len(q.window)); i < len(q.window); i++ {
 		if q.window[i] != noPage {
 			n++
 		}
