@@ -22,6 +22,7 @@ var (
 	programs *harness.Programs
 	receiver string // the program of collector/
 	tiny     string // model folder
+	slow     string // of a model whose answers take seconds when they are long
 )
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
@@ -36,9 +37,10 @@ func run(m *testing.M) int {
 		if buildErr != nil {
 			buildErr = fmt.Errorf("build the collector: %w\n%s", buildErr, out)
 		}
-		var modelErr error
+		var modelErr, slowErr error
+		slow, slowErr = programs.Model("slow", "--seed", "8", "--hidden-size", "256", "--layers", "8", "--vocab-size", "512", "--context-length", "4096")
 		tiny, modelErr = programs.Model("tiny", "--seed", "7", "--hidden-size", "64", "--layers", "2", "--vocab-size", "512", "--context-length", "1024")
-		err = errors.Join(buildErr, modelErr)
+		err = errors.Join(buildErr, modelErr, slowErr)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "prepare:", err)
@@ -129,6 +131,17 @@ func startEngine(t *testing.T, c *collector, mode string, env []string, args ...
 		"--model-path", tiny, "--page-size", "4", "--chunked-prefill-size", "8", "--max-total-tokens", "2048",
 		"--enable-trace", "--otlp-traces-endpoint", "127.0.0.1:" + strconv.Itoa(c.grpc),
 	}, args...)...)
+}
+
+// startSlow runs a unified engine that computes the answer to longAnswer for seconds. Its steps have no spans: there are many.
+func startSlow(t *testing.T, c *collector, args ...string) *harness.Engine {
+	t.Helper()
+	return startEngine(t, c, "", []string{"SGLANG_TRACE_LEVEL=2"}, append([]string{"--model-path", slow, "--max-total-tokens", "16384"}, args...)...)
+}
+
+// longAnswer is a body of /generate for an answer that is not over before the test ends it.
+func longAnswer(rid string) string {
+	return `{"rid":"` + rid + `","input_ids":[1,2,3],"sampling_params":{"max_new_tokens":4000,"ignore_eos":true}}`
 }
 
 // prompt is so many tokens, of which no beginning is cached by another.

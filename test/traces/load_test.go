@@ -119,10 +119,10 @@ func TestShutdownSendsWhatIsLeft(t *testing.T) {
 // TestRankDies: the spans of a request whose rank was killed are those of the API process, and say that it is lost.
 func TestRankDies(t *testing.T) {
 	c := startCollector(t)
-	e := startEngine(t, c, "", nil)
+	e := startSlow(t, c)
 	answered := make(chan int, 1)
 	go func() {
-		status, _, _ := try(t.Context(), http.MethodPost, e.URL+"/generate", `{"rid":"orphan00","input_ids":[1,2],"sampling_params":{"max_new_tokens":900,"ignore_eos":true}}`, nil)
+		status, _, _ := try(t.Context(), http.MethodPost, e.URL+"/generate", longAnswer("orphan00"), nil)
 		answered <- status
 	}()
 	harness.Eventually(t, "it runs", func() bool {

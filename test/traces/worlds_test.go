@@ -195,12 +195,11 @@ func TestRetraction(t *testing.T) {
 // TestAborts: a client that goes and an operator who aborts end the request's spans, and they say so.
 func TestAborts(t *testing.T) {
 	c := startCollector(t)
-	e := startEngine(t, c, "", nil, "--max-running-requests", "1")
+	e := startSlow(t, c, "--max-running-requests", "1")
 	ctx, leave := context.WithCancel(t.Context())
-	body := `{"rid":"leaves00","input_ids":[1,2,3],"sampling_params":{"max_new_tokens":900,"ignore_eos":true}}`
 	gone := make(chan error, 1)
 	go func() {
-		_, _, err := try(ctx, http.MethodPost, e.URL+"/generate", body, nil)
+		_, _, err := try(ctx, http.MethodPost, e.URL+"/generate", longAnswer("leaves00"), nil)
 		gone <- err
 	}()
 	running := func(n, queued int) func() bool {
@@ -212,7 +211,7 @@ func TestAborts(t *testing.T) {
 	harness.Eventually(t, "it runs", running(1, 0))
 	stopped := make(chan int, 1)
 	go func() {
-		status, _, _ := try(t.Context(), http.MethodPost, e.URL+"/generate", strings.Replace(body, "leaves00", "aborted0", 1), nil)
+		status, _, _ := try(t.Context(), http.MethodPost, e.URL+"/generate", longAnswer("aborted0"), nil)
 		stopped <- status
 	}()
 	harness.Eventually(t, "the other waits", running(1, 1))
