@@ -1,7 +1,6 @@
 package server
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 
@@ -183,7 +182,7 @@ func writeJSON(w http.ResponseWriter, status int, value any) {
 
 // encodeJSON gives a value as the body of an answer.
 func encodeJSON(value any) ([]byte, *apiError) {
-	body, err := json.Marshal(value)
+	body, err := encodeValue(value)
 	if err != nil {
 		return nil, failure(http.StatusInternalServerError, codeInternal, "encode the answer: %v", err)
 	}

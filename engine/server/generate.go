@@ -77,7 +77,7 @@ func (s *Server) generate(w http.ResponseWriter, r *http.Request, a *account) *a
 	if err != nil {
 		return err
 	}
-	list := make([]generateAnswer, len(answers))
+	list := make(generateAnswers, len(answers))
 	for i := range answers {
 		list[i] = s.generateAnswer(j.sequences[i], req.wants[i], &answers[i])
 	}

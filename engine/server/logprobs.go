@@ -1,7 +1,6 @@
 package server
 
 import (
-	"encoding/json"
 	"fmt"
 	"math"
 	"strings"
@@ -72,10 +71,10 @@ func (o *textOffsets) next(id int32) int {
 
 // completionLogprobs is the form of /v1/completions: parallel lists by token.
 type completionLogprobs struct {
-	TextOffset    []int                `json:"text_offset"`
-	TokenLogprobs []*float32           `json:"token_logprobs"` // null for the first token of an echoed prompt
-	Tokens        []string             `json:"tokens"`
-	TopLogprobs   []map[string]float32 `json:"top_logprobs"` // empty when none were asked for; the token itself is among them
+	TextOffset    []int
+	TokenLogprobs []*float32 // nil for the first token of an echoed prompt
+	Tokens        []string
+	TopLogprobs   []topLogprobs // empty when none were asked for; the token itself is among them
 }
 
 // bytesPrefix begins the name of a token that is no text, as OpenAI writes it.
@@ -84,8 +83,8 @@ const bytesPrefix = "bytes:"
 // completionForm gives the form of some tokens; top says whether the likeliest were asked for. first is a token without a
 // logprob before the others, or nil.
 func completionForm(t *tokenizer.Tokenizer, offsets *textOffsets, first *int32, list []request.TokenLogprobs, top bool) *completionLogprobs {
-	form := &completionLogprobs{TextOffset: []int{}, TokenLogprobs: []*float32{}, Tokens: []string{}, TopLogprobs: []map[string]float32{}}
-	add := func(id int32, value *float32, tops map[string]float32) {
+	form := &completionLogprobs{TextOffset: []int{}, TokenLogprobs: []*float32{}, Tokens: []string{}, TopLogprobs: []topLogprobs{}}
+	add := func(id int32, value *float32, tops topLogprobs) {
 		form.TextOffset = append(form.TextOffset, offsets.next(id))
 		form.Tokens = append(form.Tokens, tokenName(t, id, bytesPrefix))
 		form.TokenLogprobs = append(form.TokenLogprobs, value)
@@ -97,43 +96,37 @@ func completionForm(t *tokenizer.Tokenizer, offsets *textOffsets, first *int32, 
 		add(*first, nil, nil)
 	}
 	for _, l := range list {
-		tops := map[string]float32{}
-		for _, one := range append(l.Top[:len(l.Top):len(l.Top)], l.TokenLogprob) {
-			name := tokenName(t, one.Token, bytesPrefix)
-			if _, there := tops[name]; !there { // the likeliest of the same name
-				tops[name] = logprob(one.Logprob)
+		var tops []namedLogprob
+		if top {
+			for _, one := range append(l.Top[:len(l.Top):len(l.Top)], l.TokenLogprob) { // the likeliest first
+				tops = append(tops, namedLogprob{tokenName(t, one.Token, bytesPrefix), logprob(one.Logprob)})
 			}
 		}
 		value := logprob(l.Logprob)
-		add(l.Token, &value, tops)
+		add(l.Token, &value, newTopLogprobs(tops))
 	}
 	return form
 }
 
 // chatLogprobs is the form of /v1/chat/completions.
 type chatLogprobs struct {
-	Content []chatTokenLogprob `json:"content"`
-	Refusal []chatTokenLogprob `json:"refusal"` // always null
+	Content []chatTokenLogprob
 }
 
 type chatTokenLogprob struct {
 	chatTopLogprob
-	TopLogprobs []chatTopLogprob `json:"top_logprobs"`
+	TopLogprobs []chatTopLogprob
 }
 
 type chatTopLogprob struct {
-	Token   string  `json:"token"`
-	Bytes   []int   `json:"bytes"` // exact, also where Token can't be
-	Logprob float32 `json:"logprob"`
+	Token   string
+	Bytes   string // exact, also where Token can't be; written as an array of numbers
+	Logprob float32
 }
 
 func chatForm(t *tokenizer.Tokenizer, list []request.TokenLogprobs) *chatLogprobs {
 	one := func(l request.TokenLogprob) chatTopLogprob {
-		entry := chatTopLogprob{Token: tokenName(t, l.Token, ""), Bytes: []int{}, Logprob: logprob(l.Logprob)}
-		for _, b := range []byte(t.Piece(l.Token)) {
-			entry.Bytes = append(entry.Bytes, int(b))
-		}
-		return entry
+		return chatTopLogprob{Token: tokenName(t, l.Token, ""), Bytes: t.Piece(l.Token), Logprob: logprob(l.Logprob)}
 	}
 	form := &chatLogprobs{Content: []chatTokenLogprob{}}
 	for _, l := range list {
@@ -149,25 +142,13 @@ func chatForm(t *tokenizer.Tokenizer, list []request.TokenLogprobs) *chatLogprob
 // nativeLogprobs are the fields of meta_info of /generate. Lists of the prompt begin at logprob_start_len with a token that
 // has none.
 type nativeLogprobs struct {
-	Input        []nativeLogprob    `json:"input_token_logprobs"`
-	Output       []nativeLogprob    `json:"output_token_logprobs"`
-	OutputLength int                `json:"output_token_logprobs_length"`
-	InputTop     *[][]nativeLogprob `json:"input_top_logprobs,omitempty"` // absent unless asked for, as the rest
-	OutputTop    *[][]nativeLogprob `json:"output_top_logprobs,omitempty"`
-	InputAsked   *[][]nativeLogprob `json:"input_token_ids_logprobs,omitempty"`
-	OutputAsked  *[][]nativeLogprob `json:"output_token_ids_logprobs,omitempty"`
-}
-
-// nativeLogprob is written as [logprob, token id, text]; text is null unless return_text_in_logprobs.
-type nativeLogprob struct {
-	logprob *float32 // nil: null
-	token   int32
-	text    *string
-}
-
-// MarshalJSON writes the triple.
-func (l nativeLogprob) MarshalJSON() ([]byte, error) {
-	return json.Marshal([]any{l.logprob, l.token, l.text})
+	Input        nativeList  `json:"input_token_logprobs"`
+	Output       nativeList  `json:"output_token_logprobs"`
+	OutputLength int         `json:"output_token_logprobs_length"`
+	InputTop     *nativeRows `json:"input_top_logprobs,omitempty"` // absent unless asked for, as the rest
+	OutputTop    *nativeRows `json:"output_top_logprobs,omitempty"`
+	InputAsked   *nativeRows `json:"input_token_ids_logprobs,omitempty"`
+	OutputAsked  *nativeRows `json:"output_token_ids_logprobs,omitempty"`
 }
 
 // wantNative is what a sequence of /generate wants to know.
@@ -179,25 +160,31 @@ type wantNative struct {
 
 // nativeForm gives the fields of a sequence so far.
 func nativeForm(t *tokenizer.Tokenizer, want *wantNative, prompt []int32, a *answer) *nativeLogprobs {
+	texts := map[int32]string{}
 	one := func(l request.TokenLogprob) nativeLogprob {
-		value := logprob(l.Logprob)
-		entry := nativeLogprob{logprob: &value, token: l.Token}
+		entry := nativeLogprob{logprob: logprob(l.Logprob), token: l.Token, named: want.text}
 		if want.text {
-			text := t.Decode([]int32{l.Token}, false)
-			entry.text = &text
+			text, known := texts[l.Token]
+			if !known {
+				text = t.Decode([]int32{l.Token}, false)
+				texts[l.Token] = text
+			}
+			entry.text = text
 		}
 		return entry
 	}
-	many := func(list []request.TokenLogprob) []nativeLogprob {
-		entries := make([]nativeLogprob, len(list))
+	many := func(list []request.TokenLogprob) nativeList {
+		entries := make(nativeList, len(list))
 		for i, l := range list {
 			entries[i] = one(l)
 		}
 		return entries
 	}
-	form := &nativeLogprobs{Input: []nativeLogprob{}, Output: []nativeLogprob{}, OutputLength: len(a.logprobs)}
-	tops := func(side []request.TokenLogprobs, first bool, pick func(l request.TokenLogprobs) []request.TokenLogprob) *[][]nativeLogprob {
-		rows := make([][]nativeLogprob, 0, len(side)+1)
+	form := &nativeLogprobs{
+		Input: make(nativeList, 0, len(a.promptLogprobs)+1), Output: make(nativeList, 0, len(a.logprobs)), OutputLength: len(a.logprobs),
+	}
+	tops := func(side []request.TokenLogprobs, first bool, pick func(l request.TokenLogprobs) []request.TokenLogprob) *nativeRows {
+		rows := make(nativeRows, 0, len(side)+1)
 		if first {
 			rows = append(rows, nil)
 		}
@@ -209,7 +196,7 @@ func nativeForm(t *tokenizer.Tokenizer, want *wantNative, prompt []int32, a *ans
 	fromPrompt := want.startLen < len(prompt)
 	if fromPrompt {
 		first := one(request.TokenLogprob{Token: prompt[want.startLen]})
-		first.logprob = nil
+		first.unknown = true
 		form.Input = append(form.Input, first)
 	}
 	for _, l := range a.promptLogprobs {

@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 )
 
@@ -23,7 +22,7 @@ func (s *Server) newEventStream(w http.ResponseWriter, r *http.Request) (events 
 
 // send writes one event and flushes it to the client.
 func (s *eventStream) send(value any) {
-	data, err := json.Marshal(value)
+	data, err := encodeValue(value)
 	if err != nil {
 		s.fail(failure(http.StatusInternalServerError, codeInternal, "encode the answer: %v", err))
 		return
