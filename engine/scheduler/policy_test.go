@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/sluice-dev/sluice/engine/ledger/ledgertest"
 )
 
 func TestQueueOrder(t *testing.T) {
@@ -290,5 +291,25 @@ func TestStopwatch(t *testing.T) {
 	}
 	if diff := cmp.Diff([]int64{5, 7, 7, 7, 7, 10, 100, 101}, got); diff != "" {
 		t.Errorf("unpaused time (-want +got):\n%s", diff)
+	}
+}
+
+// One that comes back after a retraction overtakes nobody anew: it was counted when it was admitted for the first time.
+func TestRetractedOnesOvertakeOnce(t *testing.T) {
+	cfg := testConfig(Unified, 1, 64)
+	cfg.Policy = LPM
+	s, err := New(cfg, Deps{Executor: newTapeOf(cfg), Clock: ledgertest.New(), Reporter: newRecorder(), Decoder: letters{}, Log: quiet()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	early := &sequence{arrival: 1, state: stateWaiting}
+	s.in[stateWaiting].add(early)
+	late := &sequence{arrival: 2}
+	for range 3 {
+		s.overtake(late)
+		late.retractions++
+	}
+	if early.overtaken != 1 {
+		t.Errorf("it was overtaken %d times, by one request", early.overtaken)
 	}
 }

@@ -61,9 +61,10 @@ type ranked struct {
 	seq *sequence
 }
 
-// overtake counts that q was admitted: every sequence of its urgency that came before it and still waits was overtaken.
+// overtake counts that q was admitted: every sequence of its urgency that came before it and still waits was overtaken. One
+// that was retracted overtook them when it was admitted for the first time; it comes back before all of them, however often.
 func (s *Scheduler) overtake(q *sequence) {
-	if s.cfg.Policy != LPM {
+	if s.cfg.Policy != LPM || q.retractions > 0 {
 		return
 	}
 	for _, w := range s.in[stateWaiting] {

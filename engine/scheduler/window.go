@@ -63,13 +63,18 @@ func (s *Scheduler) claim(q *sequence) int {
 	if !s.windowed() {
 		return 0
 	}
-	total := s.window.Pages(max(q.prompt+min(max(q.req.Sampling.MaxNewTokens, 1), s.limit-q.prompt), len(q.tokens)+1))
+	received := q.state == statePreallocating || q.state == stateTransferring
+	has := len(q.tokens)
+	if received {
+		has++ // its first token comes with the KV, and a claim may not grow
+	}
+	total := s.window.Pages(max(q.prompt+min(max(q.req.Sampling.MaxNewTokens, 1), s.limit-q.prompt), has+1))
 	if s.cfg.Role == Prefill {
 		total = s.window.Pages(q.prompt) // its first token is computed elsewhere
 	}
 	ahead := len(q.tokens) - q.computed // tokens that steps have in flight, or will have
 	switch {
-	case q.state == statePreallocating || q.state == stateTransferring: // nothing is computed of its prompt
+	case received: // nothing is computed of its prompt
 		ahead = 0
 	case s.cfg.ChunkTokens > 0:
 		ahead = min(ahead, s.cfg.depth()*s.cfg.ChunkTokens)

@@ -72,3 +72,28 @@ func TestReceivedPagesAreNobodyElses(t *testing.T) {
 		})
 	}
 }
+
+// What a decode rank claims for a request that is to receive its KV suffices when the first token has come with it, also when
+// that is the last one.
+func TestClaimDoesNotGrowAtArrival(t *testing.T) {
+	cfg := testConfig(Decode, 2, 400)
+	slidingWindow(&cfg, 6, 52)
+	s, err := New(cfg, Deps{
+		Executor: newTapeOf(cfg), Clock: ledgertest.New(), Reporter: newRecorder(), Decoder: letters{}, Log: quiet(), Receiver: wireReceiver{newWire(2)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for prompt := 1; prompt < 20; prompt++ {
+		for maxNew := range 5 {
+			q := &sequence{
+				req: &request.Request{Sampling: request.Sampling{MaxNewTokens: maxNew}}, prompt: prompt, tokens: testPrompt(prompt, 0), state: stateTransferring,
+			}
+			before := s.claim(q)
+			q.tokens, q.computed, q.state = append(q.tokens, 1), prompt, stateWaiting
+			if after := s.claim(q); after > before {
+				t.Errorf("a prompt of %d tokens and %d new ones: %d pages are claimed before, %d after", prompt, maxNew, before, after)
+			}
+		}
+	}
+}
