@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// ErrNotAllowed: a token that the grammar does not allow at this place.
+// ErrNotAllowed is in an error about a token that the grammar does not allow at this place.
 var ErrNotAllowed = errors.New("the grammar does not allow it here")
 
 // UnsupportedError means that the source uses something that has a meaning, but none that can be enforced here. The

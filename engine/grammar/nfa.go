@@ -53,12 +53,12 @@ type nfa struct {
 }
 
 // bytes is the memory that the automaton takes.
-func (n *nfa) bytes() int {
+func (f *nfa) bytes() int {
 	const nodeBytes, edgeBytes, callBytes, loopBytes, firstBytes = 64, 8, 12, 16, 256
-	total := len(n.nodes)*nodeBytes + len(n.first)*firstBytes + 4*len(n.start)
-	for i := range n.nodes {
-		total += cap(n.nodes[i].edges)*edgeBytes + cap(n.nodes[i].calls)*callBytes
-		if n.nodes[i].loop != nil {
+	total := len(f.nodes)*nodeBytes + len(f.first)*firstBytes + 4*len(f.start)
+	for i := range f.nodes {
+		total += cap(f.nodes[i].edges)*edgeBytes + cap(f.nodes[i].calls)*callBytes
+		if f.nodes[i].loop != nil {
 			total += loopBytes
 		}
 	}

@@ -49,7 +49,7 @@ type Matcher interface {
 	Done() bool
 }
 
-// ErrNotAllowed: the grammar does not allow a token that was sampled.
+// ErrNotAllowed is in an error about a token that was sampled although the grammar does not allow it.
 var ErrNotAllowed = errors.New("the answer left its grammar")
 
 // maxCompilations is how many grammars are compiled at the same time; more wait for their turn.
