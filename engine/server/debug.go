@@ -126,7 +126,7 @@ func viewTimeline(r *ledger.Record) *timelineView {
 	}
 	for _, s := range r.Spent {
 		to := &v.Stages
-		if s.Stage.Info().Parent != ledger.StageNone {
+		if s.Stage != ledger.StageNone && s.Stage.Info().Parent != ledger.StageNone { // none: of a rank of another release
 			to = &v.Laps
 		}
 		*to = append(*to, spentView{s.Stage.String(), s.Count, s.Nanos})

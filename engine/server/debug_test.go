@@ -109,6 +109,23 @@ func TestDebugWaterfall(t *testing.T) {
 	}
 }
 
+// A rank of another release may tell of stages that this one does not know.
+func TestDebugUnknownStage(t *testing.T) {
+	b := newBench(t, nil)
+	b.rank.script = func(r *request.Request, s *rank.Stream, _ <-chan request.Outcome) {
+		f := length()
+		f.Timeline = scheduled(0)
+		f.Timeline.Visits[1].Stage, f.Timeline.Spent[1].Stage = ledger.StageNone, ledger.StageNone
+		s.Put(request.Output{RID: r.RID, PromptTokens: 1, CompletionTokens: 1, TokenIDs: []int32{5}, Finish: &f})
+	}
+	b.call(http.MethodPost, "/generate", `{"text":"x","rid":"a"}`)
+	for _, format := range []string{"json", "text"} {
+		if got := b.call(http.MethodGet, "/debug/requests/a?format="+format, ""); got.Code != http.StatusOK || !strings.Contains(got.Body.String(), "none") {
+			t.Errorf("%s: %d %s", format, got.Code, got.Body)
+		}
+	}
+}
+
 func TestDebugRing(t *testing.T) {
 	b := newBench(t, func(c *Config, _ *scriptedRank) { c.DebugRequests = 2 })
 	wait := map[string]time.Duration{"a": 5, "b": 30, "c": 20}
