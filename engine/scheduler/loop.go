@@ -200,6 +200,11 @@ func (s *Scheduler) check() error {
 	if st := s.pool.Stats(); st.Reserved != heldPages*s.cfg.PageSize {
 		return fmt.Errorf("scheduler: pool has %d tokens reserved, but %d pages are held", st.Reserved, heldPages)
 	}
+	for _, q := range s.masking {
+		if q.masking == nil || s.live[q.req.RID] != q {
+			return fmt.Errorf("scheduler: request %s is listed as one whose mask is made", q.req.RID)
+		}
+	}
 	if err := s.checkSessions(); err != nil {
 		return err
 	}

@@ -66,7 +66,6 @@ func (s *Scheduler) advance(q *sequence, length *request.Finish) {
 
 // judgeMasks gives what the leader knows about masks, in the order in which they were begun.
 func (s *Scheduler) judgeMasks() []message {
-	s.masking = slices.DeleteFunc(s.masking, func(q *sequence) bool { return q.masking == nil })
 	var found []message
 	for _, q := range s.masking {
 		select {
@@ -76,6 +75,14 @@ func (s *Scheduler) judgeMasks() []message {
 		}
 	}
 	return found
+}
+
+// unmask forgets what is found out about q's newest token.
+func (s *Scheduler) unmask(q *sequence) {
+	if q.masking != nil {
+		s.masking = slices.DeleteFunc(s.masking, func(x *sequence) bool { return x == q })
+		q.masking = nil
+	}
 }
 
 // message is what there is to tell of q's mask.
@@ -89,7 +96,7 @@ func (k *masking) message(arrival int64) maskMsg {
 
 // takeMask ends a sequence or lets it go on, as the leader says. This rank's own mask may be behind the leader's.
 func (s *Scheduler) takeMask(m maskMsg) error {
-	at := slices.IndexFunc(s.masking, func(q *sequence) bool { return q.arrival == m.arrival && q.masking != nil })
+	at := slices.IndexFunc(s.masking, func(q *sequence) bool { return q.arrival == m.arrival })
 	if at < 0 {
 		return nil // it ended in the meantime
 	}
@@ -99,8 +106,7 @@ func (s *Scheduler) takeMask(m maskMsg) error {
 	if own := k.message(q.arrival); own != m {
 		return fmt.Errorf("the grammar of request %s: the leader found %+v, this rank %+v", q.req.RID, m, own)
 	}
-	s.masking = slices.Delete(s.masking, at, at+1)
-	q.masking = nil
+	s.unmask(q)
 	q.masks.add(k.nanos)
 	switch {
 	case m.left:

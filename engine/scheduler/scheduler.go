@@ -41,7 +41,7 @@ type Scheduler struct {
 	seeds      *rand.Rand
 
 	compilations compilations
-	masking      []*sequence // that advance began with, in order; those whose masking is nil have ended
+	masking      []*sequence // that advance began with, in order: those whose masking is not nil
 	flight       flight      // what is being computed
 
 	digest digest // of all decisions
