@@ -40,7 +40,7 @@ func randomWalk(rng *rand.Rand, form Form, moves int) *walk {
 		if waits := w.t.Stage() == StagePrefillBootstrap; waits && w.met < 0 && rng.IntN(2) == 0 {
 			now := w.t.Entered() + Instant(rng.Int64N(1<<41))
 			w.t.MeetPeer(now)
-			w.met = min(max(now, w.t.Entered()), max(Instant(w.clock.Now()), w.t.Entered())).Sub(w.t.Started())
+			w.met = min(max(now, w.t.Entered()), max(w.clock.Now(), w.t.Entered())).Sub(w.t.Started())
 		}
 		for _, info := range Stages() {
 			if info.Parent == w.t.Stage() && rng.IntN(2) == 0 {

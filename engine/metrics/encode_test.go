@@ -20,7 +20,7 @@ import (
 )
 
 // formats are the content types of the syntaxes.
-var formats = [syntaxes]expfmt.Format{plainText: expfmt.FmtText, openMetrics: expfmt.FmtOpenMetrics_1_0_0}
+var formats = [syntaxes]expfmt.Format{plainText: expfmt.NewFormat(expfmt.TypeTextPlain), openMetrics: expfmt.NewFormat(expfmt.TypeOpenMetrics)}
 
 // byReference writes families with the encoder of prometheus/common.
 func byReference(t testing.TB, s syntax, families []*dto.MetricFamily) string {

@@ -96,7 +96,7 @@ func (x *recent) view() requestView {
 	if rank := int(x.dpRank.Load()); rank >= 0 {
 		v.DPRank = &rank
 	}
-	api := (*ledger.Record)(nil)
+	var api *ledger.Record
 	if e == nil {
 		api = timeline.Record()
 	} else {
@@ -297,5 +297,5 @@ func writeWaterfalls(w http.ResponseWriter, views []requestView) {
 		}
 		waterfall(&b, &views[i])
 	}
-	w.Write([]byte(b.String())) //nolint:errcheck // the client went
+	w.Write([]byte(b.String()))
 }

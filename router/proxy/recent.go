@@ -319,7 +319,7 @@ func (p *Proxy) debugRequests(w http.ResponseWriter, r *http.Request) {
 	case format == "text":
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		for i := range views {
-			w.Write([]byte(views[i].String())) //nolint:errcheck // the client went
+			w.Write([]byte(views[i].String()))
 		}
 	case one:
 		writeJSON(w, http.StatusOK, views[0])

@@ -53,7 +53,8 @@ func (l *load) run(n int) map[string]int {
 }
 
 func (l *load) act(i int, rng *rand.Rand) {
-	kind, err := "whole", error(nil)
+	var err error
+	kind := "whole"
 	switch i % 8 {
 	case 0, 1:
 		kind, err = "streamed", l.stream(l.body(i, rng), -1)
