@@ -66,9 +66,10 @@ func (s *Scheduler) claim(q *sequence) int {
 	received := q.state == statePreallocating || q.state == stateTransferring
 	has := len(q.tokens)
 	if received {
-		has++ // its first token comes with the KV, and a claim may not grow
+		has++ // its first token comes with the KV
 	}
-	total := s.window.Pages(max(q.prompt+min(max(q.req.Sampling.MaxNewTokens, 1), s.limit-q.prompt), has+1))
+	// A sequence may wait with its whole answer, until its grammar has said whether it is complete: a claim may not grow.
+	total := s.window.Pages(max(q.prompt+min(max(q.req.Sampling.MaxNewTokens, 1), s.limit-q.prompt), has))
 	if s.cfg.Role == Prefill {
 		total = s.window.Pages(q.prompt) // its first token is computed elsewhere
 	}

@@ -97,3 +97,25 @@ func TestClaimDoesNotGrowAtArrival(t *testing.T) {
 		}
 	}
 }
+
+// A sequence whose answer is whole claims no more while its grammar has yet to say whether it is complete.
+func TestClaimDoesNotGrowWithTheAnswer(t *testing.T) {
+	cfg := testConfig(Unified, 1, 400)
+	slidingWindow(&cfg, 8, 41)
+	s, err := New(cfg, Deps{Executor: newTapeOf(cfg), Clock: ledgertest.New(), Reporter: newRecorder(), Decoder: letters{}, Log: quiet()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const prompt, maxNew = 3, 3
+	q := &sequence{
+		req: &request.Request{Sampling: request.Sampling{MaxNewTokens: maxNew}}, prompt: prompt, tokens: testPrompt(prompt, 0), state: statePrefilling,
+	}
+	before := s.claim(q)
+	for range maxNew {
+		q.computed, q.state = len(q.tokens), stateRunning
+		q.tokens = append(q.tokens, 1)
+		if after := s.claim(q); after > before {
+			t.Errorf("with %d of %d new tokens %d pages are claimed, %d before", len(q.tokens)-prompt, maxNew, after, before)
+		}
+	}
+}
