@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sys/unix"
 
 	"github.com/sluice-dev/sluice/engine/ledger"
 	"github.com/sluice-dev/sluice/engine/scheduler/report"
@@ -17,6 +18,7 @@ func BenchmarkCounter(b *testing.B) {
 	b.Run("store", func(b *testing.B) {
 		c := openStore(b, b.TempDir(), "bench").Counter(promptTokens, nil)
 		b.ReportAllocs()
+		defer processorTime(b)()
 		for b.Loop() {
 			c.Add(1)
 		}
@@ -24,6 +26,7 @@ func BenchmarkCounter(b *testing.B) {
 	b.Run("client_golang", func(b *testing.B) {
 		c := prometheus.NewCounter(prometheus.CounterOpts{Name: "c"})
 		b.ReportAllocs()
+		defer processorTime(b)()
 		for b.Loop() {
 			c.Add(1.5) // a whole number takes its shorter path
 		}
@@ -34,6 +37,7 @@ func BenchmarkGauge(b *testing.B) {
 	b.Run("store", func(b *testing.B) {
 		g := openStore(b, b.TempDir(), "bench").Gauge(tokenUsage, nil)
 		b.ReportAllocs()
+		defer processorTime(b)()
 		for b.Loop() {
 			g.Set(1, 2)
 		}
@@ -41,6 +45,7 @@ func BenchmarkGauge(b *testing.B) {
 	b.Run("client_golang", func(b *testing.B) {
 		g := prometheus.NewGauge(prometheus.GaugeOpts{Name: "g"})
 		b.ReportAllocs()
+		defer processorTime(b)()
 		for b.Loop() {
 			g.Set(1)
 		}
@@ -51,6 +56,7 @@ func BenchmarkHistogram(b *testing.B) {
 	b.Run("store", func(b *testing.B) {
 		h := openStore(b, b.TempDir(), "bench").Histogram(queueTime, nil, nil)
 		b.ReportAllocs()
+		defer processorTime(b)()
 		for i := 0; b.Loop(); i++ {
 			h.Observe(float64(i & 1023))
 		}
@@ -58,6 +64,7 @@ func BenchmarkHistogram(b *testing.B) {
 	b.Run("client_golang", func(b *testing.B) {
 		h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "h", Buckets: bucketsQueueTime})
 		b.ReportAllocs()
+		defer processorTime(b)()
 		for i := 0; b.Loop(); i++ {
 			h.Observe(float64(i & 1023))
 		}
@@ -68,6 +75,7 @@ func BenchmarkReport(b *testing.B) {
 	m := NewScheduler(openStore(b, b.TempDir(), "bench"), RankLabels{ModelName: "tiny", EngineType: "decode"}, ledger.System())
 	s := snapshot(report.Decode)
 	b.ReportAllocs()
+	defer processorTime(b)()
 	for b.Loop() {
 		m.Report(s)
 	}
@@ -76,6 +84,7 @@ func BenchmarkReport(b *testing.B) {
 func BenchmarkFinished(b *testing.B) {
 	f := NewFront(openStore(b, b.TempDir(), "bench"), FrontLabels{ModelName: "tiny", EngineType: "unified"}, Buckets{}, ledger.System())
 	b.ReportAllocs()
+	defer processorTime(b)()
 	for b.Loop() {
 		f.Finished(Subject{Streaming: true}, Finished{PromptTokens: 100, CompletionTokens: 50, E2ENanos: 1e9, TPOTNanos: 1e7})
 	}
@@ -93,6 +102,7 @@ func BenchmarkScrape(b *testing.B) {
 	g := newGatherer(b, dir)
 	b.Run("merge", func(b *testing.B) {
 		b.ReportAllocs()
+		defer processorTime(b)()
 		for b.Loop() {
 			if _, err := g.Gather(); err != nil {
 				b.Fatal(err)
@@ -112,6 +122,7 @@ func BenchmarkScrape(b *testing.B) {
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			b.ReportAllocs()
+			defer processorTime(b)()
 			for b.Loop() {
 				w := &discarded{header: nethttp.Header{}}
 				r := httptest.NewRequest(nethttp.MethodGet, "/metrics", nil)
@@ -135,4 +146,17 @@ func (d *discarded) WriteHeader(int)        {}
 func (d *discarded) Write(p []byte) (int, error) {
 	d.bytes += len(p)
 	return len(p), nil
+}
+
+// processorTime reports what an operation takes of a processor: a busy machine makes it take longer, not do more.
+func processorTime(b *testing.B) (report func()) {
+	used := func() int64 {
+		var r unix.Rusage
+		if err := unix.Getrusage(unix.RUSAGE_SELF, &r); err != nil {
+			b.Fatal(err)
+		}
+		return r.Utime.Nano() + r.Stime.Nano()
+	}
+	before := used()
+	return func() { b.ReportMetric(float64(used()-before)/float64(b.N), "cpu-ns/op") }
 }

@@ -2,7 +2,6 @@ package metrics
 
 import (
 	"bytes"
-	"compress/gzip"
 	nethttp "net/http"
 	"slices"
 	"strconv"
@@ -52,10 +51,9 @@ type exposition struct {
 
 // buffers are what a scrape writes to.
 type buffers struct {
-	own        bytes.Buffer
-	text       []byte
-	compressed bytes.Buffer
-	gzip       *gzip.Writer
+	own  bytes.Buffer
+	text []byte
+	gzip gzipper
 }
 
 var _ prometheus.Gatherer = (*exposition)(nil)
@@ -82,7 +80,7 @@ func (e *exposition) serve(w nethttp.ResponseWriter, r *nethttp.Request, s synta
 	}
 	body := b.text
 	if takesGzip(r.Header) {
-		body = b.compress()
+		body = b.gzip.compress(b.text)
 		w.Header().Set("Content-Encoding", "gzip")
 	}
 	w.Header().Set("Content-Type", string(format))
@@ -109,18 +107,6 @@ func (e *exposition) write(b *buffers, s syntax, format expfmt.Format) error {
 		b.text = append(b.text, "# EOF\n"...)
 	}
 	return nil
-}
-
-// compress gives b.text compressed. The lowest level is fast, and makes a thirtieth of an exposition.
-func (b *buffers) compress() []byte {
-	b.compressed.Reset()
-	if b.gzip == nil {
-		b.gzip, _ = gzip.NewWriterLevel(&b.compressed, gzip.BestSpeed) // the level is valid
-	}
-	b.gzip.Reset(&b.compressed)
-	_, _ = b.gzip.Write(b.text) // to memory
-	_ = b.gzip.Close()
-	return b.compressed.Bytes()
 }
 
 // countLines counts the samples of families.

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // storeBytes gives the content of a store with a few series.
@@ -53,6 +54,11 @@ func TestHostileFiles(t *testing.T) {
 	valueAt := func() int {
 		return rec + recordBytes + align8(len(encodeMeta(promptTokens.Name, []Label{{"model_name", "tiny"}})))
 	}()
+	// histogramAt is the offset of a word of the histogram's values: its sum, its bounds, its counts.
+	histogramAt := func(word int) int {
+		meta := encodeMeta(getLoadsDuration.Name, nil)
+		return strings.Index(string(storeBytes(t)), string(meta)) + align8(len(meta)) + 8*word
+	}
 	cases := []struct {
 		name, reason string
 		change       func([]byte) []byte
@@ -83,6 +89,11 @@ func TestHostileFiles(t *testing.T) {
 		{"label value", "not UTF-8", func(b []byte) []byte { b[strings.Index(string(b), "tiny")] = 0xff; return b }, map[string]string{"labels": "1"}, ""},
 		{"NaN", "a counter is a number", put64(valueAt, math.Float64bits(math.NaN())), map[string]string{"value": "1"}, ""},
 		{"negative", "a counter is not negative", put64(valueAt, math.Float64bits(-1)), map[string]string{"value": "1"}, ""},
+		{"sum of no number", "a histogram's sum is a number", put64(histogramAt(0), math.Float64bits(math.NaN())), map[string]string{"value": "1"}, "1"},
+		{"bounds fall", "bounds rise", put64(histogramAt(2), math.Float64bits(0.00001)), map[string]string{"family": "1"}, "1"},
+		{"bound of no number", "bounds are finite", put64(histogramAt(1), math.Float64bits(math.Inf(1))), map[string]string{"family": "1"}, "1"},
+		{"huge count", "counts that are no exact floats, or whose sum would wrap", put64(histogramAt(1+len(getLoadsDuration.Buckets)), math.MaxUint64), map[string]string{"value": "1"}, "1"},
+		{"count just too large", "", put64(histogramAt(2+len(getLoadsDuration.Buckets)), 1<<53+1), map[string]string{"value": "1"}, "1"},
 		{"infinite", "a counter is finite", put64(valueAt, math.Float64bits(math.Inf(1))), map[string]string{"value": "1"}, ""},
 	}
 	for _, c := range cases {
@@ -187,10 +198,12 @@ func TestBoundsDiffer(t *testing.T) {
 func FuzzStore(f *testing.F) {
 	good := storeBytes(f)
 	used := int(binary.NativeEndian.Uint64(good[offUsed:]))
-	f.Add(good[:used], 0, uint64(0))
-	f.Add(good[:used], offUsed, uint64(headerBytes))
-	f.Add([]byte("x"), 0, uint64(1))
-	f.Fuzz(func(t *testing.T, data []byte, at int, v uint64) {
+	f.Add(good[:used], 0, uint64(0), uint32(0))
+	f.Add(good[:used], offUsed, uint64(headerBytes), uint32(headerBytes))
+	f.Add(good[:used], used-8, uint64(math.MaxUint64), uint32(headerBytes+100))
+	f.Add(good[:used], headerBytes, uint64(0), uint32(1))
+	f.Add([]byte("x"), 0, uint64(1), uint32(math.MaxUint32))
+	f.Fuzz(func(t *testing.T, data []byte, at int, v uint64, cut uint32) {
 		file := make([]byte, headerBytes+segmentBytes)
 		copy(file, data)
 		if at >= 0 && at < len(file)-8 {
@@ -202,6 +215,14 @@ func FuzzStore(f *testing.F) {
 		}
 		g := newGatherer(t, dir)
 		scrape(t, g)
+		scrape(t, g)
+		// The file becomes shorter while it is mapped.
+		if err := os.Truncate(filepath.Join(dir, "fuzz.metrics"), int64(min(cut, uint32(len(file))))); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := (&exposition{stores: g, own: prometheus.NewRegistry()}).Gather(); err != nil {
+			t.Fatal(err)
+		}
 		scrape(t, g)
 	})
 }

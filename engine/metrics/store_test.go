@@ -30,6 +30,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// writerSeries is how many series a writer adds at most: enough for a few segments.
+const writerSeries = 1500
+
 // writeForever reads numbers of updates from its input and answers each with a line. It adds series as it goes, so that
 // its store grows.
 func writeForever(dir string) error {
@@ -53,7 +56,7 @@ func writeForever(dir string) error {
 			shared.Add(1)
 			times.Observe(0.5)
 			recent.Set(float64(os.Getpid()), time.Now().UnixNano())
-			if updates++; updates%1000 == 0 {
+			if updates++; updates%1000 == 0 && updates <= 1000*writerSeries {
 				s.Counter(realTokens, []Label{{"mode", pid + "-" + strconv.Itoa(updates)}}).Add(1)
 			}
 		}
@@ -202,7 +205,7 @@ func TestKilledWriters(t *testing.T) {
 	dir := t.TempDir()
 	g := newGatherer(t, dir)
 	last := 0.0
-	for range 25 {
+	for range 16 {
 		w := startWriter(t, dir)
 		w.write(1)
 		w.begin(1 << 30)
@@ -247,7 +250,7 @@ func TestCountIsNeverBehindTheSum(t *testing.T) {
 		})
 	}
 	h.Observe(0.5)
-	for range 300 {
+	for range 100 {
 		checkHalves(t, scrape(t, g))
 	}
 	close(stop)
