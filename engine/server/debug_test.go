@@ -279,3 +279,20 @@ func BenchmarkRecent(b *testing.B) {
 		l.end(x, e)
 	}
 }
+
+// What did not get to the rank is remembered in the outcome that the client got, with a timeline that has ended.
+func TestDebugOfARequestThatTheRankRefused(t *testing.T) {
+	b := newBench(t, func(c *Config, _ *scriptedRank) { c.AdminAPIKey = "k" })
+	b.rank.refusal = rank.ErrTooLarge
+	if got := b.call(http.MethodPost, "/generate", `{"text":"x","rid":"big"}`); got.Code != http.StatusRequestEntityTooLarge {
+		t.Fatalf("the client gets %d %s", got.Code, got.Body)
+	}
+	got := b.call(http.MethodGet, "/debug/requests/big", "", "Authorization", "Bearer k")
+	var v requestView
+	if err := json.Unmarshal(got.Body.Bytes(), &v); err != nil {
+		t.Fatalf("%v: %s", err, got.Body)
+	}
+	if v.InFlight || v.Stage != "done" || v.Outcome == nil || *v.Outcome != request.OutcomeTooLong {
+		t.Errorf("the record is %s", got.Body)
+	}
+}

@@ -81,11 +81,12 @@ func (s *Server) submit(ctx context.Context, e *engine, spec sequenceSpec) (_ *s
 	q.recent = s.recent.begin(&q.sequenceSpec)
 	defer func() { // also after a panic
 		if q.stream == nil {
-			q.publish(request.OutcomeInternal, "the request did not get to the rank")
 			why := failed
 			if why == nil {
 				why = panicked()
 			}
+			q.finishTime()
+			q.publish(why.outcome(), why.message)
 			q.traceEnd(why.outcome(), why.message)
 			q.end()
 		}

@@ -94,7 +94,7 @@ func ledgerPanels(q *queries) []panel {
 			},
 		},
 		{
-			title: "KV: Capacity less Free, Cached and Used", unit: tokens, below: true, help: "Slots that are reserved: pages under a transfer or a launch.",
+			title: "KV: Capacity less Free, Cached and Used", unit: tokens, below: true, help: "Law E1 as the gauges of a report tell it: 0. Used holds what is reserved; a scrape amid a report may differ for a moment.",
 			targets: []target{{
 				q.total("sglang:max_total_num_tokens", q.options.Replica) + "\n- " + q.total("sglang:kv_available_tokens", q.options.Replica) +
 					"\n- " + q.total("sglang:kv_evictable_tokens", q.options.Replica) + "\n- " + q.total("sglang:kv_used_tokens", q.options.Replica), q.options.legend(),
