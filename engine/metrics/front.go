@@ -159,8 +159,11 @@ func (f *Front) subject(s Subject) *requestSeries {
 	key.WriteByte(0)
 	key.WriteString(priority)
 	for _, name := range f.custom {
+		value := s.Custom[name]
 		key.WriteByte(0)
-		key.WriteString(s.Custom[name])
+		key.WriteString(strconv.Itoa(len(value))) // a value may hold any byte
+		key.WriteByte(0)
+		key.WriteString(value)
 	}
 	return f.requests.get(key.String(), streamingValues[streaming], func(full bool) *requestSeries {
 		if full {

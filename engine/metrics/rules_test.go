@@ -404,6 +404,18 @@ func TestCustomLabelsAreCapped(t *testing.T) {
 	}
 }
 
+// Values of labels are bytes of clients: no two sets of them are one.
+func TestCustomLabelsDoNotCollide(t *testing.T) {
+	r := &recorder{}
+	f := NewFront(r, FrontLabels{EngineType: "unified", Custom: []string{"team", "tenant"}}, Buckets{}, ledgertest.New())
+	for _, custom := range []map[string]string{{"team": "a\x00b", "tenant": "c"}, {"team": "a", "tenant": "b\x00c"}, {"team": "a\x001", "tenant": ""}} {
+		f.FirstToken(Subject{Custom: custom}, 1e9)
+	}
+	if n := len(f.requests.byKey); n != 3 {
+		t.Errorf("%d sets of labels, not 3", n)
+	}
+}
+
 func TestEndpoints(t *testing.T) {
 	r := &recorder{}
 	f := NewFront(r, FrontLabels{EngineType: "unified"}, Buckets{}, ledgertest.New())

@@ -2,6 +2,7 @@ package server
 
 import (
 	"cmp"
+	"math"
 	"net/http"
 	"slices"
 	"strconv"
@@ -149,6 +150,9 @@ const (
 	defaultListed = 100
 )
 
+// outcomeInFlight is what outcome= calls the sequences that have none yet.
+const outcomeInFlight = "in_flight"
+
 // debugQuery is what /debug/requests was asked for.
 type debugQuery struct {
 	slowest int // > 0: so many, the longest first
@@ -179,6 +183,9 @@ func (s *Server) readDebugQuery(r *http.Request) (q debugQuery, err *apiError) {
 	if q.slowest > 0 && values.Get("limit") == "" {
 		q.limit = q.slowest
 	}
+	if q.outcome != "" && q.outcome != outcomeInFlight && !slices.Contains(request.Outcomes(), request.Outcome(q.outcome)) {
+		return q, badField("outcome", "must be %s or one of %v, not %q", outcomeInFlight, request.Outcomes(), clip(q.outcome))
+	}
 	if text := values.Get("room"); text != "" {
 		n, convErr := strconv.ParseInt(text, 10, 64)
 		if convErr != nil {
@@ -190,13 +197,24 @@ func (s *Server) readDebugQuery(r *http.Request) (q debugQuery, err *apiError) {
 		if d, convErr := time.ParseDuration(text); convErr == nil && d >= 0 {
 			q.since = s.clock.Wall(s.clock.Now()) - int64(d)
 		} else if at, convErr := time.Parse(time.RFC3339Nano, text); convErr == nil {
-			q.since = at.UnixNano()
+			q.since = wallNanos(at)
 		} else {
 			return q, badField("since", "must be a duration back from now, such as 5m, or a time in RFC 3339, not %q", clip(text))
 		}
 	}
 	q.text, err = wantsText(r)
 	return q, err
+}
+
+// wallNanos are the Unix nanoseconds of a time, or the nearest that there are.
+func wallNanos(at time.Time) int64 {
+	switch {
+	case at.After(time.Unix(0, math.MaxInt64)):
+		return math.MaxInt64
+	case at.Before(time.Unix(0, math.MinInt64)):
+		return math.MinInt64
+	}
+	return at.UnixNano()
 }
 
 // wantsText reads format=.
@@ -213,7 +231,7 @@ func wantsText(r *http.Request) (text bool, err *apiError) {
 
 // takes reports whether a sequence was asked for.
 func (q debugQuery) takes(v requestView) bool {
-	outcome := "in_flight"
+	outcome := outcomeInFlight
 	if v.Outcome != nil {
 		outcome = string(*v.Outcome)
 	}

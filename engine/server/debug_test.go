@@ -144,6 +144,7 @@ func TestDebugRing(t *testing.T) {
 		{"nothing lives", "", "?outcome=in_flight", ""},
 		{"since", "a duration back from now", "?since=45ms", "c"},
 		{"since a time", "", "?since=2023-11-14T22:13:20.035Z", "c"},
+		{"since the far future", "more nanoseconds than there are", "?since=9999-12-31T00:00:00Z", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got := b.call(http.MethodGet, "/debug/requests"+tc.query, "")
@@ -165,6 +166,7 @@ func TestDebugRing(t *testing.T) {
 		{"/debug/requests/c?format=xml", `format must be json or text, not \"xml\"`},
 		{"/debug/requests?slowest=0", `slowest must be an integer from 1 to 10000, not \"0\"`},
 		{"/debug/requests?limit=x", `limit must be an integer from 1 to 10000, not \"x\"`},
+		{"/debug/requests?outcome=nonsense", `outcome must be in_flight or one of [stop length`},
 		{"/debug/requests?since=-5s", `since must be a duration back from now, such as 5m, or a time in RFC 3339, not \"-5s\"`},
 	} {
 		if got := b.call(http.MethodGet, tc.path, ""); !strings.Contains(got.Body.String(), tc.want) || got.Code == http.StatusOK {

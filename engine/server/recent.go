@@ -36,6 +36,7 @@ type recent struct {
 	prompt    int
 	streaming bool
 	priority  *int
+	started   ledger.Instant
 	room      *int64 // where the halves of a request meet; nil on a unified engine
 	size      int    // bytes, once it has ended
 
@@ -69,7 +70,7 @@ func (l *recentRequests) begin(spec *sequenceSpec) *recent {
 	if l == nil || spec.uncounted {
 		return nil
 	}
-	x := &recent{rid: spec.rid, prompt: len(spec.prompt), streaming: spec.streaming, priority: spec.priority, timeline: spec.timeline}
+	x := &recent{rid: spec.rid, prompt: len(spec.prompt), streaming: spec.streaming, priority: spec.priority, started: spec.timeline.Started(), timeline: spec.timeline}
 	x.dpRank.Store(-1)
 	if b := spec.bootstrap; b != nil {
 		x.room = &b.Room
@@ -164,8 +165,8 @@ func (l *recentRequests) all() []*recent {
 	for x := range l.live {
 		list = append(list, x)
 	}
-	slices.SortFunc(list, func(a, b *recent) int { // no order of the map shows; started does not change
-		return cmp.Or(-cmp.Compare(a.started(), b.started()), cmp.Compare(a.rid, b.rid))
+	slices.SortFunc(list, func(a, b *recent) int { // no order of the map shows
+		return cmp.Or(-cmp.Compare(a.started, b.started), cmp.Compare(a.rid, b.rid))
 	})
 	for i := range l.ended {
 		if x := l.ended[(l.first+len(l.ended)-1-i)%len(l.ended)]; x != nil {
@@ -173,12 +174,6 @@ func (l *recentRequests) all() []*recent {
 		}
 	}
 	return list
-}
-
-func (x *recent) started() ledger.Instant {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.timeline.Started()
 }
 
 // counts gives how many are remembered that live, that ended, and how many have been forgotten.

@@ -206,12 +206,13 @@ func (t *trail) view(now time.Time) trailView {
 	defer t.mu.Unlock()
 	v := trailView{
 		RID: t.rid, Route: t.route, InFlight: !t.ended, Stage: "done", Status: t.status, ReceivedWall: t.start.UnixNano(),
-		Received: t.start.UTC().Format(time.RFC3339Nano), Nanos: int64(t.took), Stages: []stageView{}, Attempts: slices.Clone(t.attempts),
+		Received: t.start.UTC().Format(time.RFC3339Nano), Nanos: int64(t.took), Stages: []stageView{}, Attempts: append([]try{}, t.attempts...),
 	}
 	if t.ended {
 		v.Outcome = new(t.outcome)
 	} else {
-		v.Nanos, v.Stage = int64(now.Sub(t.start)), t.visits[len(t.visits)-1].stage
+		last := t.visits[len(t.visits)-1] // maybe entered after now was read
+		v.Nanos, v.Stage = int64(max(now.Sub(t.start), last.at)), last.stage
 	}
 	for i, x := range t.visits {
 		end := v.Nanos
@@ -225,9 +226,12 @@ func (t *trail) view(now time.Time) trailView {
 
 // is reports whether a request goes by that name: its rid, or a room of its engines.
 func (v *trailView) is(name string) bool {
-	return v.RID != "" && v.RID == name || slices.ContainsFunc(v.Attempts, func(a try) bool {
-		return a.Room != nil && strconv.FormatInt(*a.Room, 10) == name
-	})
+	return v.RID != "" && v.RID == name || v.met(name)
+}
+
+// met reports whether two engines of the request met in the room.
+func (v *trailView) met(room string) bool {
+	return slices.ContainsFunc(v.Attempts, func(a try) bool { return a.Room != nil && strconv.FormatInt(*a.Room, 10) == room })
 }
 
 const (
@@ -288,6 +292,11 @@ func (p *Proxy) debugRequests(w http.ResponseWriter, r *http.Request) {
 		fail(http.StatusNotFound, "request_not_kept", "requests are not remembered: start the router with --debug-requests, the number to keep")
 		return
 	}
+	room := query.Get("room")
+	if _, err := strconv.ParseInt(cmp.Or(room, "0"), 10, 64); err != nil {
+		fail(http.StatusBadRequest, "", "room must be an integer, not %q", clip(room))
+		return
+	}
 	name, one := strings.CutPrefix(r.URL.Path, debugRequestsRoute+"/")
 	one = one && name != ""
 	outcome := query.Get("outcome")
@@ -299,7 +308,7 @@ func (p *Proxy) debugRequests(w http.ResponseWriter, r *http.Request) {
 			ended = string(*v.Outcome)
 		}
 		switch {
-		case one && !v.is(name), outcome != "" && outcome != ended, t.start.Before(since):
+		case one && !v.is(name), room != "" && !v.met(room), outcome != "" && outcome != ended, t.start.Before(since):
 			continue
 		}
 		if views = append(views, v); one || slowest == 0 && len(views) == limit {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -103,6 +104,7 @@ func TestDebugRequestsRing(t *testing.T) {
 	rt.settled()
 	for query, want := range map[string][]string{
 		"": {"c", "b"}, "?limit=1": {"c"}, "?outcome=ok": {"c", "b"}, "?outcome=broken": nil, "?outcome=in_flight": nil, "?since=1h": {"c", "b"}, "?since=2999-01-01T00:00:00Z": nil,
+		"?room=5": nil,
 	} {
 		var rids []string
 		for _, v := range rt.list(query) {
@@ -118,6 +120,7 @@ func TestDebugRequestsRing(t *testing.T) {
 	for path, want := range map[string]string{
 		"/debug/requests/a":                "no request with the rid or room a is remembered",
 		"/debug/requests?slowest=x":        `slowest must be an integer from 1 to 10000, not \"x\"`,
+		"/debug/requests?room=x":           `room must be an integer, not \"x\"`,
 		"/debug/requests?format=yaml":      `format must be json or text, not \"yaml\"`,
 		"/debug/requests?since=yesterday":  `since must be a duration back from now`,
 		"/debug/requests/%0a?format=json&": "is remembered",
@@ -134,6 +137,17 @@ func TestDebugRequestsRing(t *testing.T) {
 	off.settled()
 	if got := off.do(t.Context(), http.MethodGet, "/debug/requests", "", nil); got.Status != http.StatusNotFound || !strings.Contains(got.Body, "--debug-requests") {
 		t.Errorf("when it is off: %d %s", got.Status, got.Body)
+	}
+}
+
+// A stage that was entered after the time of a view has lasted for no time, and nothing is null that is a list.
+func TestViewOfALateStage(t *testing.T) {
+	start := time.Unix(1700000000, 0)
+	x := &trail{start: start, visits: []visit{{stage: stageReceive}, {stage: stageStream, at: 5 * time.Millisecond}}}
+	v := x.view(start.Add(3 * time.Millisecond))
+	want := []stageView{{stageReceive, 0, 5e6}, {stageStream, 5e6, 0}}
+	if diff := cmp.Diff(want, v.Stages); diff != "" || v.Nanos != 5e6 || v.Attempts == nil {
+		t.Errorf("%d ns, attempts %v (-want +got):\n%s", v.Nanos, v.Attempts, diff)
 	}
 }
 
