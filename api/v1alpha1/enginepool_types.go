@@ -58,6 +58,10 @@ type EnginePoolSpec struct {
 	Model  ModelSpec  `json:"model"`
 	Engine EngineSpec `json:"engine,omitempty"`
 
+	// SLO as in the service.
+	// +optional
+	SLO *SLOSpec `json:"slo,omitempty"`
+
 	EngineShape `json:",inline"`
 
 	// SecretHash tells contents of the PD Secret apart: 10 hex digits of their SHA-256. Engines that hold different secrets

@@ -90,6 +90,10 @@ type InferenceServiceSpec struct {
 	// +kubebuilder:default={}
 	Router RouterSpec `json:"router,omitempty"`
 
+	// SLO is how fast the service has to be; alerts measure against it.
+	// +optional
+	SLO *SLOSpec `json:"slo,omitempty"`
+
 	// Pools are the groups of engines by role.
 	// +listType=map
 	// +listMapKey=name

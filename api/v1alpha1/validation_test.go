@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -181,6 +182,20 @@ func TestServiceRefused(t *testing.T) {
 			`spec.router.policy: Unsupported value: "Random": supported values: "LeastLoad", "RoundRobin"`},
 		{"no router replica", func(s, _ map[string]any) { s["router"] = map[string]any{"replicas": int64(0)} },
 			"spec.router.replicas in body should be greater than or equal to 1"},
+		{"SLO of no time", func(s, _ map[string]any) { s["slo"] = map[string]any{"ttft": map[string]any{"threshold": "0s"}} },
+			"slo threshold must be a time above 0, for example 500ms or 2s"},
+		{"SLO of a negative time", func(s, _ map[string]any) { s["slo"] = map[string]any{"itl": map[string]any{"threshold": "-5ms"}} },
+			"slo threshold must be a time above 0, for example 500ms or 2s"},
+		{"SLO without a unit", func(s, _ map[string]any) { s["slo"] = map[string]any{"itl": map[string]any{"threshold": "5"}} },
+			"slo threshold must be a time above 0, for example 500ms or 2s"},
+		{"SLO without a threshold", func(s, _ map[string]any) { s["slo"] = map[string]any{"itl": map[string]any{"objective": "0.9"}} },
+			"spec.slo.itl.threshold: Required value"},
+		{"SLO of everything", func(s, _ map[string]any) {
+			s["slo"] = map[string]any{"ttft": map[string]any{"threshold": "1s", "objective": int64(1)}}
+		}, `slo objective is a share between 0 and 1, for example "0.99" for 99 %`},
+		{"SLO of nothing", func(s, _ map[string]any) {
+			s["slo"] = map[string]any{"ttft": map[string]any{"threshold": "1s", "objective": "0"}}
+		}, `slo objective is a share between 0 and 1, for example "0.99" for 99 %`},
 		{"negative replicas", func(s, _ map[string]any) { pool(s, 0)["replicas"] = int64(-1) },
 			"spec.pools[0].replicas in body should be greater than or equal to 0"},
 	}
@@ -240,6 +255,30 @@ func TestDefaults(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, service.Spec); diff != "" {
 		t.Errorf("defaulted spec (-want +got):\n%s", diff)
+	}
+}
+
+// TestSLO asks for objectives that are fine and reads them back.
+func TestSLO(t *testing.T) {
+	created := object(t, func(spec, _ map[string]any) {
+		spec["slo"] = map[string]any{
+			"ttft": map[string]any{"threshold": "1m0.5s"},
+			"itl":  map[string]any{"threshold": "50ms", "objective": "0.999"},
+		}
+	})
+	if err := api.Create(t.Context(), created, client.DryRunAll); err != nil {
+		t.Fatal(err)
+	}
+	var service v1alpha1.InferenceService
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(created.Object, &service); err != nil {
+		t.Fatal(err)
+	}
+	want := &v1alpha1.SLOSpec{
+		TTFT: &v1alpha1.LatencyObjective{Threshold: metav1.Duration{Duration: 60500 * time.Millisecond}, Objective: resource.MustParse("0.99")},
+		ITL:  &v1alpha1.LatencyObjective{Threshold: metav1.Duration{Duration: 50 * time.Millisecond}, Objective: resource.MustParse("0.999")},
+	}
+	if diff := cmp.Diff(want, service.Spec.SLO); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 

@@ -71,6 +71,7 @@ func EnginePools(service *v1alpha1.InferenceService, secretHash string) []*v1alp
 			Replicas:    new(startReplicas(pool)),
 			Model:       service.Spec.Model,
 			Engine:      *service.Spec.Engine.DeepCopy(),
+			SLO:         service.Spec.SLO.DeepCopy(),
 			EngineShape: *pool.EngineShape.DeepCopy(),
 			Autoscaling: pool.Autoscaling.DeepCopy(),
 		}
