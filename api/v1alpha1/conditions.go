@@ -21,6 +21,16 @@ const (
 	// one; Unknown when the cluster has no ServiceMonitor resource.
 	ConditionMonitoringProvisioned = "MonitoringProvisioned"
 
+	// ConditionLedgerConsistent (both): True when no engine's ledger broke a law of its own, and what prefill engines sent
+	// is what decode engines received, as far as their metrics tell; False with the law, the rank and both numbers; Unknown
+	// while no rank has given two samples of its metrics.
+	ConditionLedgerConsistent = "LedgerConsistent"
+
+	// ConditionDegraded (both): True when a rank holds work and does none: its counters stand still while its queues are not
+	// empty, or its replica was restarted for that shortly before. False when every rank that has work moves; Unknown
+	// while no rank has given two samples of its metrics.
+	ConditionDegraded = "Degraded"
+
 	// ConditionScalingActive (both): True when the HorizontalPodAutoscaler of each pool with autoscaling reads a number;
 	// False with the reason (sentinel, stale, partial or missing sample, or the HPA's own); absent where no pool scales.
 	ConditionScalingActive = "ScalingActive"

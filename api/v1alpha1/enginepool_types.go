@@ -70,6 +70,10 @@ type EnginePoolSpec struct {
 	// +kubebuilder:validation:MaxLength=64
 	SecretHash string `json:"secretHash,omitempty"`
 
+	// Observability as in the service: how the pool's engines are scraped and what happens when one freezes.
+	// +optional
+	Observability MonitorSpec `json:"observability,omitempty"`
+
 	// Autoscaling as in the service; the controller makes the HorizontalPodAutoscaler from it.
 	// +optional
 	Autoscaling *AutoscalingSpec `json:"autoscaling,omitempty"`

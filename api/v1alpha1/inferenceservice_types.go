@@ -94,6 +94,11 @@ type InferenceServiceSpec struct {
 	// +optional
 	SLO *SLOSpec `json:"slo,omitempty"`
 
+	// Observability says how the metrics of the service are scraped, checked and shown.
+	// +optional
+	// +kubebuilder:default={}
+	Observability ObservabilitySpec `json:"observability,omitempty"`
+
 	// Pools are the groups of engines by role.
 	// +listType=map
 	// +listMapKey=name
@@ -431,6 +436,10 @@ type InferenceServiceStatus struct {
 	// +listType=map
 	// +listMapKey=name
 	Pools []PoolStatus `json:"pools,omitempty"`
+
+	// Observability tells of the monitors that were made.
+	// +optional
+	Observability *ObservabilityStatus `json:"observability,omitempty"`
 
 	// Summary holds the printer columns.
 	// +optional

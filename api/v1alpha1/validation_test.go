@@ -198,6 +198,19 @@ func TestServiceRefused(t *testing.T) {
 		}, `slo objective is a share between 0 and 1, for example "0.99" for 99 %`},
 		{"negative replicas", func(s, _ map[string]any) { pool(s, 0)["replicas"] = int64(-1) },
 			"spec.pools[0].replicas in body should be greater than or equal to 0"},
+		{"unknown monitor", func(s, _ map[string]any) { s["observability"] = map[string]any{"monitor": "ScrapeConfig"} },
+			`spec.observability.monitor: Unsupported value: "ScrapeConfig": supported values: "ServiceMonitor", "PodMonitor", "None"`},
+		{"interval of an hour", func(s, _ map[string]any) { s["observability"] = map[string]any{"interval": "1h"} },
+			"observability.interval must be from 1s to 5m, for example 15s"},
+		{"interval without a unit", func(s, _ map[string]any) { s["observability"] = map[string]any{"interval": "15"} },
+			"spec.observability.interval: Invalid value"},
+		{"long label", func(s, _ map[string]any) {
+			s["observability"] = map[string]any{"labels": map[string]any{"release": strings.Repeat("x", 64)}}
+		}, "observability.labels must be label keys and values: a value has at most 63 characters"},
+		{"limit below a rank", func(s, _ map[string]any) { s["observability"] = map[string]any{"sampleLimit": int64(100)} },
+			"spec.observability.sampleLimit in body should be greater than or equal to 500"},
+		{"unknown policy for frozen replicas", func(s, _ map[string]any) { s["observability"] = map[string]any{"frozenPolicy": "Delete"} },
+			`spec.observability.frozenPolicy: Unsupported value: "Delete": supported values: "Report", "RestartReplica"`},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -248,6 +261,7 @@ func TestDefaults(t *testing.T) {
 			Policy:   v1alpha1.PolicyLeastLoad,
 			Service:  v1alpha1.RouterServiceSpec{Type: corev1.ServiceTypeClusterIP, Port: 8000},
 		},
+		Observability: v1alpha1.ObservabilitySpec{MonitorSpec: v1alpha1.MonitorSpec{Monitor: v1alpha1.MonitorService, FrozenPolicy: v1alpha1.FrozenReport}},
 		Pools: []v1alpha1.PoolSpec{
 			{Name: "prefill", Role: v1alpha1.RolePrefill, Replicas: new(int32(1)), EngineShape: shape},
 			{Name: "decode", Role: v1alpha1.RoleDecode, Replicas: new(int32(1)), EngineShape: shape},

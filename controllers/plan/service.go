@@ -74,6 +74,8 @@ func EnginePools(service *v1alpha1.InferenceService, secretHash string) []*v1alp
 			SLO:         service.Spec.SLO.DeepCopy(),
 			EngineShape: *pool.EngineShape.DeepCopy(),
 			Autoscaling: pool.Autoscaling.DeepCopy(),
+
+			Observability: *service.Spec.Observability.MonitorSpec.DeepCopy(),
 		}
 		if pool.Role != v1alpha1.RoleUnified {
 			spec.SecretHash = secretHash
