@@ -5,9 +5,10 @@
 //  2. owned            when an object of ours is written, and that another's never is
 //  3. inferenceservice a service to pools, a router and monitors
 //  4. enginepool       a pool to pods and an autoscaler
-//  5. observe          what the engines say, with its age
-//  6. autoscaling      HorizontalPodAutoscalers and the custom metrics API
-//  7. monitoring       ServiceMonitors
+//  5. semantics        what the engines' numbers mean, and how they add up
+//  6. observe          what the engines say, with its age
+//  7. autoscaling      HorizontalPodAutoscalers and the custom metrics API
+//  8. monitoring       ServiceMonitors
 //
 // A resource goes read → plan → apply → observe → status; both controllers have the same file names for it.
 package controllers

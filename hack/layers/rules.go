@@ -74,6 +74,12 @@ func Rules() []Rule {
 			Why: "a plan is a function of its arguments: no client, context, clock, log or randomness",
 		},
 		{
+			Name: "semantics-is-data", Dirs: []string{"controllers/semantics"},
+			Deny:  append(in("controllers"), "context", "log", "net", "os", "math/rand", "k8s.io/client-go", "github.com/go-logr", "github.com/prometheus", "sigs.k8s.io/controller-runtime"),
+			Allow: in("controllers/semantics"),
+			Why:   "what a number means depends on nobody who reads it: rows and functions of values, no client, clock or sample store",
+		},
+		{
 			Name: "gpu-knows-no-request", Dirs: []string{"gpu"},
 			Deny: in(""), Allow: in("gpu"),
 			Why: "a device computes on buffers; requests, schedulers and models are above it",
