@@ -43,8 +43,11 @@ type automaton struct {
 	limits Limits
 	keep   int // bytes to keep at most
 
-	// spent is the steps of the call under way. With allowance > 0 the call gives up once spent > allowance.
+	// spent is the steps of the call under way. It gives up once it is out of allowance, see begin.
 	spent, allowance int
+	unwanted         <-chan struct{} // looked at each time when spent has reached look
+	look             int
+	gone             bool // unwanted was closed
 
 	generation uint64 // of states and frames; it ends when too much is kept
 	bytes      int    // kept, an estimate
@@ -90,14 +93,31 @@ func (a *automaton) full() bool { return a.bytes > a.keep }
 // stepsPerNew is how many steps that are known take the time of one that is not, by configuration.
 const stepsPerNew = 16
 
-// spend counts steps; it reports whether there were too many for a call that must be quick.
+// stepsPerLook is how many steps a call takes until it looks whether it is still wanted: some tenths of a millisecond.
+const stepsPerLook = 8 << 10
+
+// begin begins a call. With allowance > 0 it gives up once it has spent more steps, with a channel soon after that is closed.
+func (a *automaton) begin(allowance int, unwanted <-chan struct{}) {
+	a.spent, a.allowance = 0, allowance
+	a.unwanted, a.look, a.gone = unwanted, 0, false
+}
+
+// spend counts steps; it reports whether the call under way gives up.
 func (a *automaton) spend(steps int) (over bool) {
 	a.spent += steps
+	if a.unwanted != nil && a.spent >= a.look {
+		a.look = a.spent + stepsPerLook
+		select {
+		case <-a.unwanted:
+			a.gone = true
+		default:
+		}
+	}
 	return a.over()
 }
 
 // over reports whether the call under way gives up.
-func (a *automaton) over() bool { return a.allowance > 0 && a.spent > a.allowance }
+func (a *automaton) over() bool { return a.gone || a.allowance > 0 && a.spent > a.allowance }
 
 // adopt gives the state of this generation that is equal to one of another.
 func (a *automaton) adopt(s *state) *state {

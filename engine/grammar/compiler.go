@@ -280,13 +280,14 @@ type Grammar struct {
 	counted   int // the automaton's bytes that the cache knows of
 }
 
-// begin begins a call, with the grammar locked, that gives up after so many steps; 0: never.
-func (g *Grammar) begin(allowance int) { g.automaton.spent, g.automaton.allowance = 0, allowance }
+// begin begins a call, with the grammar locked, that gives up after so many steps, or when nobody wants it any more; 0 and nil:
+// never.
+func (g *Grammar) begin(allowance int, unwanted <-chan struct{}) { g.automaton.begin(allowance, unwanted) }
 
 // end ends a call: it unlocks the grammar and tells the cache what it takes now.
 func (g *Grammar) end() {
 	grown := g.automaton.bytes != g.counted
-	g.automaton.allowance = 0
+	g.automaton.begin(0, nil)
 	if c := g.compiler; c != nil {
 		c.mu.Lock()
 		if grown {

@@ -1,6 +1,7 @@
 package grammar
 
 import (
+	"context"
 	"fmt"
 	"slices"
 )
@@ -29,7 +30,7 @@ func (m *Matcher) Clone() *Matcher {
 // without all bytes.
 func (m *Matcher) Mask(dst []uint64) error {
 	m.grammar.mu.Lock()
-	m.grammar.begin(0)
+	m.grammar.begin(0, nil)
 	defer m.grammar.end()
 	_, err := m.mask(dst)
 	return err
@@ -39,9 +40,22 @@ func (m *Matcher) Mask(dst []uint64) error {
 // are more ways to read the text than Limits allow; the matcher is where it was.
 func (m *Matcher) Accept(token int32) error {
 	m.grammar.mu.Lock()
-	m.grammar.begin(0)
+	m.grammar.begin(0, nil)
 	defer m.grammar.end()
 	_, err := m.accept(token)
+	return err
+}
+
+// Follow is Accept and then, unless the matcher is Done, Mask. When ctx ends first it gives ctx's error, and the matcher is where
+// it was. An error is else that of Accept or Mask.
+func (m *Matcher) Follow(ctx context.Context, token int32, dst []uint64) error {
+	m.grammar.mu.Lock()
+	m.grammar.begin(0, ctx.Done())
+	defer m.grammar.end()
+	ok, err := m.follow(token, dst)
+	if !ok {
+		return fmt.Errorf("follow token %d: %w", token, ctx.Err())
+	}
 	return err
 }
 
@@ -55,8 +69,13 @@ func (m *Matcher) Try(token int32, dst []uint64) (ok bool, err error) {
 	if !m.grammar.mu.TryLock() {
 		return false, nil
 	}
-	m.grammar.begin(quickWork)
+	m.grammar.begin(quickWork, nil)
 	defer m.grammar.end()
+	return m.follow(token, dst)
+}
+
+// follow is Follow with the grammar locked; ok is false when the call gives up, and then the matcher is where it was.
+func (m *Matcher) follow(token int32, dst []uint64) (ok bool, err error) {
 	before := *m
 	if ok, err = m.accept(token); ok && err == nil && !m.Done() {
 		ok, err = m.mask(dst)

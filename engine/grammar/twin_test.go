@@ -3,6 +3,7 @@ package grammar
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"regexp/syntax"
@@ -217,6 +218,8 @@ func TestMaskIsAsItsTwin(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
+	unwanted, cancel := context.WithCancel(context.Background())
+	cancel()
 	for range 300 {
 		v := randomVocabulary(r, sampleText)
 		config := Config{KeepBytes: []int{1, 20_000, 1 << 20}[r.IntN(3)]}
@@ -257,8 +260,14 @@ func TestMaskIsAsItsTwin(t *testing.T) {
 				t.Fatalf("%v after %q: try token %d: %v", spec, text, id, err)
 			}
 			if !ok { // it is where it was
-				if err := tried.Accept(id); err != nil {
-					t.Fatal(err)
+				gaveUp := tried.Follow(unwanted, id, quick)
+				if gaveUp != nil && !errors.Is(gaveUp, context.Canceled) {
+					t.Fatalf("%v after %q: follow token %d: %v", spec, text, id, gaveUp)
+				}
+				if gaveUp != nil { // likewise
+					if err := tried.Follow(context.Background(), id, quick); err != nil {
+						t.Fatal(err)
+					}
 				}
 			}
 			if err := m.Accept(id); err != nil {
@@ -267,12 +276,12 @@ func TestMaskIsAsItsTwin(t *testing.T) {
 			if tried.Done() != m.Done() || tried.CanEnd() != m.CanEnd() {
 				t.Fatalf("%v after %q and token %d: done is %v, after a try %v", spec, text, id, m.Done(), tried.Done())
 			}
-			if ok && !m.Done() {
+			if !m.Done() {
 				if err := m.Mask(mask); err != nil {
 					t.Fatal(err)
 				}
 				if !slices.Equal(mask, quick) {
-					t.Fatalf("%v after %q and token %d: a try masks others", spec, text, id)
+					t.Fatalf("%v after %q and token %d: a try (enough: %t) masks others", spec, text, id, ok)
 				}
 			}
 			if id == v.End[0] {
@@ -372,4 +381,46 @@ func randomNode(r *rand.Rand, depth int) map[string]any {
 		s["anyOf"] = []any{randomNode(r, depth-1), randomNode(r, depth-1)}
 	}
 	return s
+}
+
+// TestFollowGivesUp: a mask that takes long ends when nobody wants it any more, and what it found out until then harms nobody.
+func TestFollowGivesUp(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 0))
+	var words []string
+	for range 5000 {
+		word := make([]byte, 2+r.IntN(8))
+		for i := range word {
+			word[i] = "abcd"[r.IntN(4)]
+		}
+		words = append(words, string(word))
+	}
+	v := letters(words...)
+	c := newTestCompiler(t, v, Config{})
+	g, err := c.Compile(context.Background(), Spec{Regex, `(.*a.{20}|.*b.{15}|.*c.{12})*`})
+	if err != nil {
+		t.Fatal(err)
+	}
+	unwanted, cancel := context.WithCancel(context.Background())
+	cancel()
+	m, mask, want := g.Matcher(), make([]uint64, g.Words()), make([]uint64, g.Words())
+	gaveUp := 0
+	for range 20 {
+		const token = 'a'
+		switch err := m.Clone().Follow(unwanted, token, mask); {
+		case errors.Is(err, context.Canceled):
+			gaveUp++
+		case err != nil:
+			t.Fatal(err)
+		}
+		twin := m.Clone()
+		if err := m.Follow(context.Background(), token, mask); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(twin.Accept(token), twin.Mask(want)); err != nil || !slices.Equal(mask, want) {
+			t.Fatalf("%v, or another mask", err)
+		}
+	}
+	if gaveUp == 0 {
+		t.Error("no mask ended early")
+	}
 }

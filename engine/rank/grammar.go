@@ -61,7 +61,9 @@ func (g compiledGrammar) Matcher() scheduler.Matcher { return matcher{g.Grammar.
 // matcher is a scheduler.Matcher.
 type matcher struct{ *grammar.Matcher }
 
-func (m matcher) Accept(token int32) error { return named(m.Matcher.Accept(token)) }
+func (m matcher) Follow(ctx context.Context, token int32, dst []uint64) error {
+	return named(m.Matcher.Follow(ctx, token, dst))
+}
 
 func (m matcher) Try(token int32, dst []uint64) (ok bool, err error) {
 	ok, err = m.Matcher.Try(token, dst)

@@ -314,11 +314,7 @@ func TestRanksAgree(t *testing.T) {
 				}
 				for i, sinks := range all {
 					for _, sink := range sinks {
-						select {
-						case <-sink.ended:
-						case <-time.After(patience):
-							t.Fatal("a request never ended")
-						}
+						await(t, "a request never ended", sink.ended)
 						sink.checkLogprobs(t, reqs[i])
 					}
 					last := sinks[len(sinks)-1]

@@ -238,18 +238,16 @@ func expected(r *request.Request, limit int) []int32 {
 			panic(err)
 		}
 		matcher, mask = g.Matcher(), make([]uint64, g.Words())
+		if err := matcher.Mask(mask); err != nil {
+			panic(err)
+		}
 	}
 	tokens := slices.Clone(r.PromptIDs)
 	for {
-		if matcher != nil {
-			if err := matcher.Mask(mask); err != nil {
-				panic(err)
-			}
-		}
 		t := masked(nextToken(tokens, seed, len(tokens)-len(r.PromptIDs)), mask)
 		tokens = append(tokens, t)
 		if matcher != nil {
-			if err := matcher.Accept(t); err != nil {
+			if err := matcher.Follow(context.Background(), t, mask); err != nil {
 				panic(err)
 			}
 			if matcher.Done() {

@@ -39,11 +39,11 @@ type GrammarFacts struct {
 type Matcher interface {
 	// Mask writes which tokens may come next, bit t%64 of dst[t/64]. It may take long. An error ends the request.
 	Mask(dst []uint64) error
-	// Accept goes on by a token that the mask allowed. It may take long. An error with ErrNotAllowed in it is the engine's fault,
-	// others are the client's.
-	Accept(token int32) error
-	// Try is Accept and then, unless the matcher is Done, Mask, if both take no longer than the scheduler's loop can wait. Else
-	// ok is false and the matcher is where it was.
+	// Follow goes on by a token that the mask allowed and then, unless the matcher is Done, masks. It may take long; once ctx has
+	// ended it returns soon, with an error that nobody looks at. An error with ErrNotAllowed in it is the engine's fault, others
+	// are the client's.
+	Follow(ctx context.Context, token int32, dst []uint64) error
+	// Try is Follow if that takes no longer than the scheduler's loop can wait. Else ok is false and the matcher is where it was.
 	Try(token int32, dst []uint64) (ok bool, err error)
 	// Done reports that nothing but an end token may follow.
 	Done() bool
@@ -55,11 +55,11 @@ var ErrNotAllowed = errors.New("the answer left its grammar")
 // maxCompilations is how many grammars are compiled at the same time; more wait for their turn.
 const maxCompilations = 4
 
-// compilations is the grammar queue: what is compiled off the loop.
+// compilations is the grammar queue, and what else is done for grammars off the loop.
 type compilations struct {
-	running sync.WaitGroup
-	turns   chan struct{} // [maxCompilations]
-	masks   chan struct{} // [maxMasks]
+	running sync.WaitGroup // of all goroutines; each is cancelled when its request ends
+	turns   chan struct{}  // [maxCompilations]
+	masks   chan struct{}  // [maxMasks]
 }
 
 // compilation is one sequence's wait for its grammar.

@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,9 +16,15 @@ import (
 )
 
 // testGrammars compiles "MOD N": the i-th token of the answer is i modulo MOD, and there are N. "slow …" waits until it is
-// cancelled, or until gate is closed and goes on with what follows; the masks of "late …" wait for gate behind the second token;
+// cancelled, or until gate is closed and goes on with what follows; the masks of "late …" wait likewise behind the second token;
 // anything else is refused. With an even MOD no mask is quick.
-type testGrammars struct{ gate <-chan struct{} }
+type testGrammars struct {
+	gate <-chan struct{}
+	work *work // nil, or what is done for its masks
+}
+
+// work counts the masks that are being made off the loop.
+type work struct{ now atomic.Int64 }
 
 func (g testGrammars) Compile(ctx context.Context, r request.Grammar) (Grammar, error) {
 	source, slow := strings.CutPrefix(r.Source, "slow ")
@@ -33,6 +39,7 @@ func (g testGrammars) Compile(ctx context.Context, r request.Grammar) (Grammar, 
 	if source, slow = strings.CutPrefix(source, "late "); slow {
 		c.gate = g.gate
 	}
+	c.work = g.work
 	if _, err := fmt.Sscanf(source, "%d %d", &c.mod, &c.n); err != nil || c.mod < 1 {
 		return nil, fmt.Errorf("%q is not supported", source)
 	}
@@ -42,6 +49,7 @@ func (g testGrammars) Compile(ctx context.Context, r request.Grammar) (Grammar, 
 type counting struct {
 	mod, n int
 	gate   <-chan struct{} // nil: masks wait for nothing
+	work   *work
 }
 
 func (c counting) Matcher() Matcher { return &countingMatcher{counting: c} }
@@ -58,9 +66,6 @@ type countingMatcher struct {
 func (m *countingMatcher) allows(token int32) bool { return int(token)%m.mod == m.at%m.mod }
 
 func (m *countingMatcher) Mask(dst []uint64) error {
-	if m.gate != nil && m.at == 2 {
-		<-m.gate
-	}
 	clear(dst)
 	if m.n == 13 && m.at == 5 {
 		return errors.New("too ambiguous")
@@ -73,22 +78,36 @@ func (m *countingMatcher) Mask(dst []uint64) error {
 	return nil
 }
 
-func (m *countingMatcher) Accept(token int32) error {
+func (m *countingMatcher) Follow(ctx context.Context, token int32, dst []uint64) error {
+	if m.work != nil {
+		m.work.now.Add(1)
+		defer m.work.now.Add(-1)
+	}
+	if m.gate != nil && m.at == 1 {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-m.gate:
+		}
+	}
+	return m.follow(token, dst)
+}
+
+func (m *countingMatcher) follow(token int32, dst []uint64) error {
 	if !m.allows(token) {
 		return fmt.Errorf("%w: token %d", ErrNotAllowed, token)
 	}
-	m.at++
-	return nil
+	if m.at++; m.Done() {
+		return nil
+	}
+	return m.Mask(dst)
 }
 
 func (m *countingMatcher) Try(token int32, dst []uint64) (ok bool, err error) {
 	if m.mod%2 == 0 || m.gate != nil {
 		return false, nil
 	}
-	if err := m.Accept(token); err != nil || m.Done() {
-		return true, err
-	}
-	return true, m.Mask(dst)
+	return true, m.follow(token, dst)
 }
 
 func (m *countingMatcher) Done() bool { return m.at >= m.n }
@@ -124,9 +143,8 @@ func TestGrammarOutcomes(t *testing.T) {
 			want: request.Finish{Type: request.FinishStop, Outcome: request.OutcomeStop}, tokens: 4,
 			told: report.Grammar{CacheHit: true, Schemas: 7, Size: 4}, masks: 1},
 		{name: "late, abort", reason: "a client that goes away waits for no mask", source: "late 7 4",
-			do: func(t *testing.T, s *Scheduler, _ *ledgertest.Clock, gate chan struct{}) {
+			do: func(_ *testing.T, s *Scheduler, _ *ledgertest.Clock, _ chan struct{}) {
 				s.Abort("a", request.OutcomeAbortedClient)
-				t.Cleanup(func() { close(gate) })
 			},
 			want: request.Finish{Type: request.FinishAbort, Outcome: request.OutcomeAbortedClient, Message: "the client went away"}, tokens: 2,
 			told: report.Grammar{CacheHit: true, Schemas: 7, Size: 4}, masks: 1},
@@ -169,7 +187,7 @@ func TestGrammarOutcomes(t *testing.T) {
 				for rank := range ranks {
 					said[rank] = newRecorder()
 					deps := Deps{
-						Executor: newTape(4), Clock: clock, Reporter: said[rank], Decoder: letters{}, Log: quiet(), Grammars: testGrammars{gate},
+						Executor: newTape(4), Clock: clock, Reporter: said[rank], Decoder: letters{}, Log: quiet(), Grammars: testGrammars{gate: gate},
 					}
 					if ranks > 1 {
 						deps.Peers = memoryPeers{link, rank}
@@ -197,22 +215,13 @@ func TestGrammarOutcomes(t *testing.T) {
 					if strings.HasPrefix(tt.source, "late") {
 						waits = func() bool { return sink.count() == 2 }
 					}
-					for deadline := time.Now().Add(patience); !waits(); {
-						if time.Now().After(deadline) {
-							t.Fatal("the request never got to where it waits")
-						}
-						leader.Wake()
-					}
+					eventually(t, "the request never got to where it waits", waits, leader.Wake)
 					tt.do(t, leader, clock, gate)
 				}
-				select {
-				case <-sink.ended:
-				case <-time.After(patience):
-					t.Fatal("the request never ended")
-				}
+				await(t, "the request never ended", sink.ended)
 				stop()
 				for range ranks {
-					if err := <-ended; err != nil {
+					if err := await(t, "a rank does not end", ended); err != nil {
 						t.Error(err)
 					}
 				}
@@ -237,7 +246,7 @@ func TestGrammarQueueIsBounded(t *testing.T) {
 	cfg.MaxQueued = 1
 	gate := make(chan struct{})
 	s, err := New(cfg, Deps{
-		Executor: newTape(4), Clock: ledgertest.New(), Reporter: newRecorder(), Decoder: letters{}, Log: quiet(), Grammars: testGrammars{gate},
+		Executor: newTape(4), Clock: ledgertest.New(), Reporter: newRecorder(), Decoder: letters{}, Log: quiet(), Grammars: testGrammars{gate: gate},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -303,6 +312,67 @@ func TestShutdownWhileCompiling(t *testing.T) {
 	}
 }
 
+// TestMasksOfNobody: masks that take long are given up when their requests end, those that wait for their turn too, and Run waits
+// until nobody is at one any more.
+func TestMasksOfNobody(t *testing.T) {
+	for _, end := range []string{"abort", "shutdown"} {
+		t.Run(end, func(t *testing.T) {
+			ctx, stop := context.WithCancel(context.Background())
+			defer stop()
+			made := &work{}
+			s, err := New(testConfig(Unified, 4, 256), Deps{
+				Executor: newTape(4), Clock: ledgertest.New(), Reporter: newRecorder(), Decoder: letters{}, Log: quiet(), Grammars: testGrammars{work: made, gate: make(chan struct{})},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.checked = true
+			var sinks []*inboxSink
+			for i := range 2 * maxMasks {
+				sink := newSink()
+				if err := s.Submit(&request.Request{
+					RID: fmt.Sprint(i), PromptIDs: testPrompt(5, i), Grammar: &request.Grammar{Source: "late 7 9"}, Sampling: request.Sampling{MaxNewTokens: 9, IgnoreEOS: true},
+				}, sink); err != nil {
+					t.Fatal(err)
+				}
+				sinks = append(sinks, sink)
+			}
+			ended := make(chan error, 1)
+			go func() { ended <- s.Run(ctx) }()
+			eventually(t, "the masks are not made", func() bool {
+				second := 0
+				for _, x := range sinks {
+					second += max(0, x.count()-1)
+				}
+				return made.now.Load() == maxMasks && second == maxMasks // the others wait for the turn of their first token's
+			}, func() {})
+			want := request.OutcomeAbortedOperator
+			if end == "abort" {
+				for i := range sinks {
+					s.Abort(fmt.Sprint(i), request.OutcomeAbortedClient)
+				}
+				want = request.OutcomeAbortedClient
+				for _, sink := range sinks {
+					await(t, "a request does not end", sink.ended)
+				}
+				eventually(t, "somebody is still at a mask", func() bool { return made.now.Load() == 0 }, func() {})
+			}
+			stop()
+			if err := await(t, "the scheduler does not end", ended); err != nil {
+				t.Fatal(err)
+			}
+			if n := made.now.Load(); n != 0 {
+				t.Errorf("%d masks are being made after the end", n)
+			}
+			for i, sink := range sinks {
+				if f := sink.finish; f == nil || f.Outcome != want {
+					t.Errorf("request %d ends with %v, want %s", i, f, want)
+				}
+			}
+		})
+	}
+}
+
 // TestNoGrammars: an engine without grammars says so.
 func TestNoGrammars(t *testing.T) {
 	s, err := New(testConfig(Unified, 4, 256), Deps{Executor: newTape(4), Clock: ledgertest.New(), Reporter: newRecorder(), Decoder: letters{}, Log: quiet()})
@@ -330,7 +400,7 @@ func TestSlowMaskHoldsUpNobody(t *testing.T) {
 		cfg.Overlap = overlap
 		gate := make(chan struct{})
 		s, err := New(cfg, Deps{
-			Executor: newTape(4), Clock: ledgertest.New(), Reporter: newRecorder(), Decoder: letters{}, Log: quiet(), Grammars: testGrammars{gate},
+			Executor: newTape(4), Clock: ledgertest.New(), Reporter: newRecorder(), Decoder: letters{}, Log: quiet(), Grammars: testGrammars{gate: gate},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -350,30 +420,12 @@ func TestSlowMaskHoldsUpNobody(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		until := func(sink *inboxSink) {
-			for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
-				select {
-				case <-sink.ended:
-					return
-				default:
-				}
-				if _, err := s.turn(); err != nil {
-					t.Fatal(err)
-				}
-				if err := s.check(); err != nil {
-					t.Fatal(err)
-				}
-				runtime.Gosched()
-			}
-			t.Fatal("a request does not end")
-		}
-		until(sinks[1])
-		until(sinks[2])
+		s.turnUntil(t, "the others do not end", func() bool { return sinks[1].over() && sinks[2].over() && sinks[0].count() >= 2 })
 		if n := len(sinks[0].tokens); n != 2 {
 			t.Errorf("overlap %t: the slow one has %d tokens while its third is not allowed yet", overlap, n)
 		}
 		close(gate)
-		until(sinks[0])
+		s.turnUntil(t, "the slow one does not end", sinks[0].over)
 		reqs[0].Grammar.Source = "7 6"
 		for i, r := range reqs {
 			if diff := cmp.Diff(expected(r, s.limit), sinks[i].tokens); diff != "" {

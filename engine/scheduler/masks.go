@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -20,7 +21,8 @@ const maxMasks = 2
 
 // masking is what is found out about a sequence's newest token.
 type masking struct {
-	length *request.Finish // how the answer ends if the grammar does not end it
+	length *request.Finish    // how the answer ends if the grammar does not end it
+	cancel context.CancelFunc // of the goroutine that finds it out; nil where the loop did
 
 	done  chan struct{} // closed when the rest is set
 	ended bool          // nothing but the end may follow
@@ -50,18 +52,22 @@ func (s *Scheduler) advance(q *sequence, length *request.Finish) {
 		s.inbox.signal()
 		return
 	}
-	go func() {
-		s.compilations.masks <- struct{}{}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(s.flight.ctx))
+	k.cancel = cancel
+	s.compilations.running.Go(func() {
 		defer s.inbox.signal()
-		defer func() { <-s.compilations.masks }()
-		began := s.deps.Clock.Now()
-		err := matcher.Accept(token)
-		if err == nil && !matcher.Done() {
-			err = matcher.Mask(mask)
+		select {
+		case s.compilations.masks <- struct{}{}:
+			defer func() { <-s.compilations.masks }()
+		case <-ctx.Done():
+			k.settle(matcher, ctx.Err())
+			return
 		}
+		began := s.deps.Clock.Now()
+		err := matcher.Follow(ctx, token, mask)
 		k.nanos = s.deps.Clock.Now().Sub(began)
 		k.settle(matcher, err)
-	}()
+	})
 }
 
 // judgeMasks gives what the leader knows about masks, in the order in which they were begun.
@@ -77,9 +83,12 @@ func (s *Scheduler) judgeMasks() []message {
 	return found
 }
 
-// unmask forgets what is found out about q's newest token.
+// unmask forgets what is found out about q's newest token. Who is still at it stops soon.
 func (s *Scheduler) unmask(q *sequence) {
 	if q.masking != nil {
+		if cancel := q.masking.cancel; cancel != nil {
+			cancel()
+		}
 		s.masking = slices.DeleteFunc(s.masking, func(x *sequence) bool { return x == q })
 		q.masking = nil
 	}

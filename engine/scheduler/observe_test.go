@@ -136,13 +136,8 @@ func TestTheEndIsReported(t *testing.T) {
 	if err := s.Submit(&request.Request{RID: "a", PromptIDs: testPrompt(5, 1), Sampling: request.Sampling{MaxNewTokens: 50, IgnoreEOS: true}}, sink); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case err := <-ended:
-		if err != nil {
-			t.Fatal(err)
-		}
-	case <-time.After(patience):
-		t.Fatal("it does not end")
+	if err := await(t, "it does not end", ended); err != nil {
+		t.Fatal(err)
 	}
 	last := said.snapshots[len(said.snapshots)-1]
 	if last.Kind != report.Idle || last.NumRunningReqs.Total != 0 || last.KVUsedTokens != 0 || last.GenThroughput != 0 {

@@ -62,11 +62,7 @@ func TestRanksAgreeOverParallel(t *testing.T) {
 				sinks = append(sinks, sink)
 			}
 			for i, sink := range sinks {
-				select {
-				case <-sink.ended:
-				case <-time.After(patience):
-					t.Fatal("a request never ended")
-				}
+				await(t, "a request never ended", sink.ended)
 				if sink.finish.Type == request.FinishAbort || !slices.Equal(expected(reqs[i], 1<<20), sink.tokens) {
 					t.Errorf("request %d ends with %v (-alone +here):\n%s", i, sink.finish, cmp.Diff(expected(reqs[i], 1<<20), sink.tokens))
 				}

@@ -21,9 +21,6 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience bounds what a test waits for; nothing is expected to take it.
-const patience = time.Minute
-
 // replica is one engine, or a prefill and a decode engine with a wire between them, whose schedulers run.
 type replica struct {
 	t      testing.TB
@@ -83,11 +80,7 @@ func (r *replica) submit(req *request.Request, room int64) (sinks []*inboxSink) 
 
 func (r *replica) wait(sink *inboxSink) {
 	r.t.Helper()
-	select {
-	case <-sink.ended:
-	case <-time.After(patience):
-		r.t.Fatal("a request never ended")
-	}
+	await(r.t, "a request never ended", sink.ended)
 }
 
 // end stops the schedulers and checks that nothing is left.

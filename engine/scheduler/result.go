@@ -149,7 +149,7 @@ func (s *Scheduler) finish(q *sequence, f request.Finish) ledger.Instant {
 	if q.hand != nil && !s.settledHand(q.hand) {
 		q.hand.abort(errors.New(f.String()))
 	}
-	s.unmask(q) // who makes its mask goes on for a while, for nobody
+	s.unmask(q)
 	s.endTurn(q, f)
 	s.releasePages(q)
 	q.computed, q.launched, q.future = 0, 0, 0
