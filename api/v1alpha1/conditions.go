@@ -31,6 +31,11 @@ const (
 	// while no rank has given two samples of its metrics.
 	ConditionDegraded = "Degraded"
 
+	// ConditionDashboardsProvisioned (service): True when every dashboard of the service's tenant in its namespace exists;
+	// False when the API server refused one, or another has its name; Unknown with the reason Disabled when
+	// spec.observability.dashboards turns them off.
+	ConditionDashboardsProvisioned = "DashboardsProvisioned"
+
 	// ConditionScalingActive (both): True when the HorizontalPodAutoscaler of each pool with autoscaling reads a number;
 	// False with the reason (sentinel, stale, partial or missing sample, or the HPA's own); absent where no pool scales.
 	ConditionScalingActive = "ScalingActive"

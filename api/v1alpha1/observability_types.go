@@ -7,6 +7,16 @@ import (
 // ObservabilitySpec says how the metrics of a service are scraped, checked and shown.
 type ObservabilitySpec struct {
 	MonitorSpec `json:",inline"`
+
+	// Rules are what Prometheus records and alerts on for the service.
+	// +optional
+	// +kubebuilder:default={}
+	Rules RulesSpec `json:"rules,omitempty"`
+
+	// Dashboards show the tenant's services in Grafana.
+	// +optional
+	// +kubebuilder:default={}
+	Dashboards DashboardsSpec `json:"dashboards,omitempty"`
 }
 
 // MonitorKind is the resource of prometheus-operator that makes Prometheus scrape.

@@ -207,6 +207,12 @@ func TestServiceRefused(t *testing.T) {
 		{"long label", func(s, _ map[string]any) {
 			s["observability"] = map[string]any{"labels": map[string]any{"release": strings.Repeat("x", 64)}}
 		}, "observability.labels must be label keys and values: a value has at most 63 characters"},
+		{"long label of rules", func(s, _ map[string]any) {
+			s["observability"] = map[string]any{"rules": map[string]any{"labels": map[string]any{"release": strings.Repeat("x", 64)}}}
+		}, "observability.rules.labels must be label keys and values: a value has at most 63 characters"},
+		{"folder of folders", func(s, _ map[string]any) {
+			s["observability"] = map[string]any{"dashboards": map[string]any{"folder": "a/b"}}
+		}, "observability.dashboards.folder is the title of one folder: without '/', for example Team A"},
 		{"limit below a rank", func(s, _ map[string]any) { s["observability"] = map[string]any{"sampleLimit": int64(100)} },
 			"spec.observability.sampleLimit in body should be greater than or equal to 500"},
 		{"unknown policy for frozen replicas", func(s, _ map[string]any) { s["observability"] = map[string]any{"frozenPolicy": "Delete"} },
@@ -261,7 +267,11 @@ func TestDefaults(t *testing.T) {
 			Policy:   v1alpha1.PolicyLeastLoad,
 			Service:  v1alpha1.RouterServiceSpec{Type: corev1.ServiceTypeClusterIP, Port: 8000},
 		},
-		Observability: v1alpha1.ObservabilitySpec{MonitorSpec: v1alpha1.MonitorSpec{Monitor: v1alpha1.MonitorService, FrozenPolicy: v1alpha1.FrozenReport}},
+		Observability: v1alpha1.ObservabilitySpec{
+			MonitorSpec: v1alpha1.MonitorSpec{Monitor: v1alpha1.MonitorService, FrozenPolicy: v1alpha1.FrozenReport},
+			Rules:       v1alpha1.RulesSpec{Enabled: new(true)},
+			Dashboards:  v1alpha1.DashboardsSpec{Enabled: new(true)},
+		},
 		Pools: []v1alpha1.PoolSpec{
 			{Name: "prefill", Role: v1alpha1.RolePrefill, Replicas: new(int32(1)), EngineShape: shape},
 			{Name: "decode", Role: v1alpha1.RoleDecode, Replicas: new(int32(1)), EngineShape: shape},
