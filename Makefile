@@ -24,6 +24,8 @@ build: need-go ## Build the programs into bin/
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/sluice-router ./cmd/router
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/sluice-operator ./cmd/operator
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/sluice-bench ./cmd/bench
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/kubectl-sluice ./cmd/kubectl-sluice
+	install -m 0755 cmd/kubectl-sluice/kubectl_complete-sluice bin/kubectl_complete-sluice
 
 .PHONY: images
 images: need-go ## Build OCI images into dist/images, without Docker

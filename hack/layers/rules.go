@@ -55,6 +55,16 @@ func Rules() []Rule {
 			Why: "the router speaks HTTP to engines and reads labels of pods, nothing else",
 		},
 		{
+			Name: "plugin-looks-from-outside", Dirs: []string{"plugin", "cmd/kubectl-sluice"},
+			Deny: in("engine", "gpu", "router", "controllers"), Allow: in("engine/loads", "engine/metrics", "controllers/plan"),
+			Why: "the plugin sees what a user may see: objects, and what engines and routers say over HTTP; of the operator it shares pure names and layouts",
+		},
+		{
+			Name: "diagnosis-is-pure", Dirs: []string{"plugin/diagnosis", "plugin/view", "plugin/trail", "plugin/scaling"},
+			Deny: append(in("plugin/cluster", "plugin/reach"), "context", "os", "net", "math/rand", "k8s.io/client-go", "sigs.k8s.io/controller-runtime"),
+			Why:  "a conclusion, a table and a drawing are functions of their arguments: no client, context, clock or randomness",
+		},
+		{
 			Name: "dashboards-know-the-table", Dirs: []string{"monitoring/dashboard"},
 			Deny: append(in("engine", "gpu", "router", "controllers", "api"), "k8s.io", "sigs.k8s.io", "net/http", "github.com/prometheus"), Allow: in("engine/metrics"),
 			Why: "a dashboard is built from the table of metric families; who applies it is somebody else's business",
@@ -146,7 +156,7 @@ func Rules() []Rule {
 			Why:   "spans are made of requests and the times of their stages; who queues, computes or serves them belongs to others",
 		},
 		{
-			Name: "product-without-hack", Dirs: []string{"api", "bench", "controllers", "engine", "gpu", "monitoring", "router", "cmd"},
+			Name: "product-without-hack", Dirs: []string{"api", "bench", "controllers", "engine", "gpu", "monitoring", "plugin", "router", "cmd"},
 			Deny: in("hack", "test"),
 			Why:  "the product does not depend on how it is developed",
 		},

@@ -1,0 +1,68 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/sluice-dev/sluice/api/v1alpha1"
+)
+
+// requestTimeout bounds every request to the API server but those that follow something.
+const requestTimeout = 15 * time.Second
+
+// Cluster is a connection to one API server.
+type Cluster struct {
+	Client client.Client
+	// Core reads logs, which follow.
+	Core kubernetes.Interface
+	// Config makes further connections. It has no time-out.
+	Config *rest.Config
+	// Namespace that the user chose, or that of the context.
+	Namespace string
+}
+
+// Connect finds the cluster by the rules of kubectl. It does not speak to it yet.
+func Connect(loader clientcmd.ClientConfig) (*Cluster, error) {
+	config, err := loader.ClientConfig()
+	if err != nil {
+		if clientcmd.IsEmptyConfig(err) {
+			return nil, errors.New("no cluster is configured: set KUBECONFIG, or give --kubeconfig")
+		}
+		return nil, fmt.Errorf("find the cluster: %w: see kubectl config view", err)
+	}
+	namespace, _, err := loader.Namespace()
+	if err != nil {
+		return nil, fmt.Errorf("find the namespace: %w: give --namespace", err)
+	}
+	return New(config, namespace)
+}
+
+// New makes a Cluster of a configuration.
+func New(config *rest.Config, namespace string) (*Cluster, error) {
+	config = rest.AddUserAgent(rest.CopyConfig(config), "kubectl-sluice")
+	config.QPS = -1 // the API server has priority and fairness
+	config.WarningHandler = rest.NoWarnings{}
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, fmt.Errorf("make the scheme: %w", err)
+	}
+	bounded := rest.CopyConfig(config)
+	bounded.Timeout = requestTimeout
+	api, err := client.New(bounded, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, explain(err, "connect to the cluster", "", config.Host)
+	}
+	core, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the cluster: %w", err)
+	}
+	return &Cluster{Client: api, Core: core, Config: config, Namespace: namespace}, nil
+}
