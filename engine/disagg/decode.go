@@ -26,6 +26,9 @@ type Decode struct {
 	wg          sync.WaitGroup
 	stripes     stripes
 
+	leaving context.Context // of the visits of decode ranks that come only to say that they won't come
+	stay    context.CancelFunc
+
 	mu     sync.Mutex
 	closed bool
 	live   map[*Receiver]struct{} // opened and not settled
@@ -38,7 +41,7 @@ func NewDecode(cfg Config, layout Layout, pages Pages) (*Decode, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Decode{
+	d := &Decode{
 		cfg: cfg, shard: shard, pages: pages, direct: directOf(pages, layout), incarnation: peer.Nonce(),
 		client: &http.Client{
 			Timeout: cfg.RouteTimeout,
@@ -48,7 +51,9 @@ func NewDecode(cfg Config, layout Layout, pages Pages) (*Decode, error) {
 		},
 		dialer: net.Dialer{Timeout: cfg.HandshakeTimeout, KeepAliveConfig: keepAlive},
 		live:   map[*Receiver]struct{}{},
-	}, nil
+	}
+	d.leaving, d.stay = context.WithCancel(context.Background())
+	return d, nil
 }
 
 // Open starts to fetch the KV of a prompt of promptTokens tokens. The room's prefill rank may open the room before or
@@ -93,7 +98,7 @@ func (d *Decode) forget(r *Receiver) {
 	d.mu.Unlock()
 }
 
-// Close fails all rooms and waits until they are settled.
+// Close fails all rooms and waits until they are settled, and a moment for peers that are yet to be told.
 func (d *Decode) Close() error {
 	d.mu.Lock()
 	d.closed = true
@@ -101,7 +106,9 @@ func (d *Decode) Close() error {
 		r.Abort(errors.New("the decode rank is closing"))
 	}
 	d.mu.Unlock()
+	defer time.AfterFunc(farewellTimeout, d.stay).Stop()
 	d.wg.Wait()
+	d.stay()
 	d.client.CloseIdleConnections()
 	return nil
 }

@@ -106,13 +106,14 @@ var testLayout = Layout{Layers: 3, PageSize: 4, PageBytesPerLayer: 96, DType: "f
 
 // pair is a prefill and a decode rank with a bootstrap server in between.
 type pair struct {
-	t       testing.TB
-	wake    chan struct{}
-	server  *httptest.Server
-	prefill *Prefill
-	decode  *Decode
-	pm, dm  *memory
-	events  chan Event
+	t        testing.TB
+	wake     chan struct{}
+	registry *Bootstrap
+	server   *httptest.Server
+	prefill  *Prefill
+	decode   *Decode
+	pm, dm   *memory
+	events   chan Event
 }
 
 type pairOptions struct {
@@ -154,7 +155,8 @@ func newPair(t testing.TB, o pairOptions) *pair {
 	if o.decode != nil {
 		o.decode(&dc)
 	}
-	p.server = httptest.NewServer(NewBootstrap(BootstrapConfig{Secret: pc.Secret}))
+	p.registry = NewBootstrap(BootstrapConfig{Secret: pc.Secret})
+	p.server = httptest.NewServer(p.registry)
 	t.Cleanup(p.server.Close)
 	pc.Bootstrap = strings.TrimPrefix(p.server.URL, "http://")
 	p.pm, p.dm = newMemory(t, o.layoutP), newMemory(t, o.layoutD)

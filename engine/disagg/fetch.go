@@ -72,33 +72,14 @@ func (f *fetch) run() {
 	f.end(err)
 }
 
-// meet dials the rank and shakes hands.
+// meet makes the connection that the session goes on with.
 func (f *fetch) meet() (*link, error) {
-	addr := net.JoinHostPort(f.route.RankIP, strconv.Itoa(f.route.RankPort))
-	f.setPeer(addr)
-	conn, err := f.d.dialer.DialContext(f.r.ctx, "tcp", addr)
+	l, err := f.greet(f.r.ctx)
 	if err != nil {
-		return nil, f.blame(faultf(ReasonUnreachable, "dial the prefill rank: %v", err))
-	}
-	tune(conn)
-	if len(f.cfg.Secret) == 0 && !isLoopbackAddr(conn.RemoteAddr()) {
-		conn.Close()
-		return nil, &fault{reason: ReasonAuth, err: fmt.Errorf("prefill rank at %s: %w", addr, errNoSecret)}
-	}
-	l := newLink(conn, f.cfg.IdleTimeout)
-	stopWatch := context.AfterFunc(f.r.ctx, l.interrupt) // so that the farewell can still be said
-	j := join{
-		Room: f.room, PromptTokens: f.r.promptTokens, Layout: f.d.shard.layout, Incarnation: f.d.incarnation,
-		TPSize: f.d.shard.world.tp, TPRank: f.d.shard.at.tp, PPSize: f.d.shard.world.pp, PPRank: f.d.shard.at.pp,
-	}
-	err = l.greetPrefill(f.cfg.Secret, f.route.Incarnation, j, time.Now().Add(f.cfg.HandshakeTimeout))
-	if err == nil && !stopWatch() {
-		err = faultf(ReasonPeerDied, "the connection was closed")
-	}
-	if err != nil {
-		stopWatch()
 		err = f.blame(err)
-		l.farewell(err)
+		if l != nil {
+			l.farewell(err)
+		}
 		return nil, err
 	}
 	f.mu.Lock()
@@ -108,6 +89,51 @@ func (f *fetch) meet() (*link, error) {
 	}
 	f.mu.Unlock()
 	return l, nil
+}
+
+// visit tells the rank why nothing will be fetched from it.
+func (f *fetch) visit(ctx context.Context, why *fault) {
+	l, err := f.greet(ctx)
+	switch {
+	case err == nil:
+		l.farewell(why)
+	case l != nil:
+		l.farewell(err)
+	}
+}
+
+// greet dials the rank and shakes hands. With an error the link, if there is one, is good for a farewell.
+func (f *fetch) greet(ctx context.Context) (*link, error) {
+	addr := net.JoinHostPort(f.route.RankIP, strconv.Itoa(f.route.RankPort))
+	f.setPeer(addr)
+	conn, err := f.d.dialer.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, faultf(ReasonUnreachable, "dial the prefill rank: %v", err)
+	}
+	tune(conn)
+	if len(f.cfg.Secret) == 0 && !isLoopbackAddr(conn.RemoteAddr()) {
+		conn.Close()
+		return nil, &fault{reason: ReasonAuth, err: fmt.Errorf("prefill rank at %s: %w", addr, errNoSecret)}
+	}
+	l := newLink(conn, f.cfg.IdleTimeout)
+	stopWatch := context.AfterFunc(ctx, l.interrupt) // so that the farewell can still be said
+	defer stopWatch()
+	j := join{
+		Room: f.room, PromptTokens: f.r.promptTokens, Layout: f.d.shard.layout, Incarnation: f.d.incarnation,
+		TPSize: f.d.shard.world.tp, TPRank: f.d.shard.at.tp, PPSize: f.d.shard.world.pp, PPRank: f.d.shard.at.pp,
+	}
+	err = l.greetPrefill(f.cfg.Secret, f.route.Incarnation, j, time.Now().Add(f.cfg.HandshakeTimeout))
+	if err == nil && !stopWatch() {
+		err = faultf(ReasonPeerDied, "the connection was closed")
+	}
+	return l, err
+}
+
+// hasMet reports whether the handshake is over.
+func (f *fetch) hasMet() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.link != nil
 }
 
 // blame replaces an error that follows from a failure of this hand-over or the bootstrap time-out by that.

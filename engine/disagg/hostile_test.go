@@ -310,6 +310,71 @@ func TestAbort(t *testing.T) {
 	}
 }
 
+// TestAbortBeforeThePeersMet: a decode rank that gives up before it has met its prefill rank goes there to say so, whether the
+// room is open or will be.
+func TestAbortBeforeThePeersMet(t *testing.T) {
+	gone := errors.New("the client went away")
+	p := newPair(t, pairOptions{prefill: func(c *Config) { c.MaxParked = 1 }})
+	doomed := func(room int64) {
+		t.Helper()
+		r, err := p.decode.Open(p.bootstrap(room), 9)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Abort(gone)
+		p.failed(r, Bootstrapping, ReasonAborted, gone.Error())
+	}
+	s, err := p.prefill.Open(1, 9)
+	if err != nil {
+		t.Fatal(err)
+	}
+	doomed(1)
+	p.failed(s, Bootstrapping, ReasonPeerAborted, gone.Error())
+
+	for _, room := range []int64{2, 3} { // the second takes the place of the first among those that wait
+		doomed(room)
+		p.poll("the doomed room", func() bool {
+			p.prefill.mu.Lock()
+			defer p.prefill.mu.Unlock()
+			a := p.prefill.parked[visit{room: room}]
+			return a != nil && a.fault != nil
+		})
+	}
+	if s, err = p.prefill.Open(3, 9); err != nil {
+		t.Fatal(err)
+	}
+	p.failed(s, Bootstrapping, ReasonPeerAborted, gone.Error())
+
+	// Who really comes is not kept out by those that are gone.
+	doomed(4)
+	r, err := p.decode.Open(p.bootstrap(5), 9)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s, err = p.prefill.Open(5, 9); err != nil {
+		t.Fatal(err)
+	}
+	p.transfer(s, r, seq(0, 3), seq(4, 3), First{Token: 1})
+}
+
+// TestAbortBeforeTheRoomIsKnown: so does one whose bootstrap server does not know yet which replica has the room.
+func TestAbortBeforeTheRoomIsKnown(t *testing.T) {
+	p := newPair(t, pairOptions{prefill: func(c *Config) { c.DPSize = 2 }})
+	gone := errors.New("the client went away")
+	r, err := p.decode.Open(p.bootstrap(1), 9)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Abort(gone)
+	p.failed(r, Bootstrapping, ReasonAborted, gone.Error())
+	p.registry.Assign(1, 0)
+	s, err := p.prefill.Open(1, 9)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.failed(s, Bootstrapping, ReasonPeerAborted, gone.Error())
+}
+
 // TestPagesAreLeftAlone holds a page read while the session is aborted: it must not settle before the read is over.
 func TestPagesAreLeftAlone(t *testing.T) {
 	p := newPair(t, pairOptions{})

@@ -358,7 +358,7 @@ func (p *Prefill) arrive(a *arrival) error {
 		return faultf(ReasonStale, "room %d is over: %v", room, p.over[room])
 	case p.parked[a.visit()] != nil:
 		return faultf(ReasonProtocol, "room %d has its decode rank already", room)
-	case len(p.parked) >= p.cfg.MaxParked:
+	case len(p.parked) >= p.cfg.MaxParked && !p.forgetDoomedLocked():
 		return faultf(ReasonOverload, "%d decode ranks wait for rooms that are not open yet", p.cfg.MaxParked)
 	}
 	if mismatch != nil {
@@ -367,6 +367,18 @@ func (p *Prefill) arrive(a *arrival) error {
 	p.parked[a.visit()] = a
 	a.timer = time.AfterFunc(p.cfg.BootstrapTimeout, func() { p.expire(a) })
 	return mismatch
+}
+
+// forgetDoomedLocked makes room among those that wait: one that is gone already gives way, if there is any.
+func (p *Prefill) forgetDoomedLocked() (done bool) {
+	for v, a := range p.parked {
+		if a.fault != nil {
+			a.timer.Stop()
+			delete(p.parked, v)
+			return true
+		}
+	}
+	return false
 }
 
 // expire ends an arrival whose room was never opened.

@@ -119,13 +119,10 @@ func (r *Receiver) run() {
 		r.failLocked(err)
 	}
 	if r.failed == nil {
-		prefill := world{tp: replica.AttnTPSize, pp: replica.PPSize}
-		for _, i := range incoming(r.d.shard.layout.shape(), prefill, r.d.shard.world, r.d.shard.at) {
-			f := newFetch(r, replica.Ranks[i.peer.pp*prefill.tp+i.peer.tp].rankRoute, i.cut)
-			r.fetches, r.sessions = append(r.fetches, f), append(r.sessions, &f.session)
-		}
+		r.fetches = r.fetchesFrom(replica)
 		r.whole = true
 		for _, f := range r.fetches {
+			r.sessions = append(r.sessions, &f.session)
 			work.Go(f.run)
 		}
 	}
@@ -133,6 +130,48 @@ func (r *Receiver) run() {
 	r.mu.Unlock()
 	r.refresh() // ends the hand-over when there is nobody to fetch from
 	work.Wait()
+	r.takeLeave()
+}
+
+// fetchesFrom makes a fetch for each rank of a prefill replica that has something for this rank.
+func (r *Receiver) fetchesFrom(replica replicaRoute) []*fetch {
+	prefill := world{tp: replica.AttnTPSize, pp: replica.PPSize}
+	var list []*fetch
+	for _, i := range incoming(r.d.shard.layout.shape(), prefill, r.d.shard.world, r.d.shard.at) {
+		list = append(list, newFetch(r, replica.Ranks[i.peer.pp*prefill.tp+i.peer.tp].rankRoute, i.cut))
+	}
+	return list
+}
+
+// takeLeave tells the peers that the hand-over was aborted before they had met, so that they do not wait until their time-out.
+// The hand-over is over by then.
+func (r *Receiver) takeLeave() {
+	r.mu.Lock()
+	failed, fetches := r.err, r.fetches
+	r.mu.Unlock()
+	if failed == nil || failed.Reason != ReasonAborted {
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.d.leaving, r.cfg.RouteTimeout+r.cfg.HandshakeTimeout)
+	defer cancel()
+	if len(fetches) == 0 { // nobody had said who the peers are
+		var replica replicaRoute
+		err := retry(ctx, 10*time.Millisecond, 200*time.Millisecond, tooEarly, func() (err error) {
+			replica, err = getReplica(ctx, r.d.client, r.server, r.room)
+			return err
+		})
+		if err != nil || r.d.fits(replica) != nil {
+			return
+		}
+		fetches = r.fetchesFrom(replica)
+	}
+	var visits sync.WaitGroup
+	for _, f := range fetches {
+		if !f.hasMet() {
+			visits.Go(func() { f.visit(ctx, &fault{reason: failed.Reason, err: failed.Err}) })
+		}
+	}
+	visits.Wait()
 }
 
 // ask asks the bootstrap server for the ranks. It tries again for a moment when the server or a rank is only starting, and

@@ -282,7 +282,9 @@ type Grammar struct {
 
 // begin begins a call, with the grammar locked, that gives up after so many steps, or when nobody wants it any more; 0 and nil:
 // never.
-func (g *Grammar) begin(allowance int, unwanted <-chan struct{}) { g.automaton.begin(allowance, unwanted) }
+func (g *Grammar) begin(allowance int, unwanted <-chan struct{}) {
+	g.automaton.begin(allowance, unwanted)
+}
 
 // end ends a call: it unlocks the grammar and tells the cache what it takes now.
 func (g *Grammar) end() {

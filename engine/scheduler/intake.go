@@ -157,7 +157,7 @@ func (s *Scheduler) settleIntake(t intake) {
 func (s *Scheduler) endUnseen(u unseen) {
 	s.taken++
 	s.takenToks += len(u.req.PromptIDs)
-	s.told = append(s.told, told{u.sink, request.Output{
-		RID: u.req.RID, PromptTokens: len(u.req.PromptIDs), Finish: new(aborted(u.reason, u.message)),
-	}})
+	f := aborted(u.reason, u.message)
+	s.told = append(s.told, told{u.sink, request.Output{RID: u.req.RID, PromptTokens: len(u.req.PromptIDs), Finish: &f}})
+	s.forgoTransfer(u.req, f.String())
 }

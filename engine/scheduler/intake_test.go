@@ -179,6 +179,77 @@ func TestIntakeInTurns(t *testing.T) {
 	}
 }
 
+// TestPeersOfWhatNeverOpened: the other half of a request that ends before its hand-over is opened hears of it at once.
+func TestPeersOfWhatNeverOpened(t *testing.T) {
+	for _, tc := range []struct {
+		name, reason string
+		do           func(s *Scheduler, submit func(rid string, room int64, g *request.Grammar))
+		want         map[int64]bool // by room: the peer was told
+	}{
+		{"beyond the intake's bound", "no step has seen it", func(s *Scheduler, submit func(string, int64, *request.Grammar)) {
+			s.inbox.bound.requests = 1
+			submit("a", 1, nil)
+			submit("b", 2, nil)
+			s.Abort("b", request.OutcomeAbortedClient)
+		}, map[int64]bool{1: false, 2: true}},
+		{"full queue", "it was refused", func(s *Scheduler, submit func(string, int64, *request.Grammar)) {
+			s.cfg.MaxQueued = 1
+			submit("a", 1, nil)
+			submit("b", 2, nil)
+		}, map[int64]bool{1: false, 2: true}},
+		{"grammar", "it had not come to that", func(s *Scheduler, submit func(string, int64, *request.Grammar)) {
+			submit("a", 1, nil)
+			submit("b", 2, &request.Grammar{Source: "slow 7 3"})
+			s.Abort("b", request.OutcomeAbortedClient)
+		}, map[int64]bool{1: false, 2: true}},
+		{"sent twice", "the room is that of the one that lives", func(s *Scheduler, submit func(string, int64, *request.Grammar)) {
+			submit("a", 1, nil)
+			submit("a", 1, nil)
+			submit("a", 2, nil)
+		}, map[int64]bool{1: false, 2: true}},
+		{"end of the scheduler", "nobody takes it any more", func(s *Scheduler, submit func(string, int64, *request.Grammar)) {
+			submit("a", 1, nil)
+			s.endAll(request.OutcomeAbortedOperator, "the engine is shutting down")
+		}, map[int64]bool{1: true}},
+	} {
+		for _, role := range []Role{Prefill, Decode} {
+			t.Run(role.String()+"/"+tc.name, func(t *testing.T) {
+				w := newWire(1)
+				cfg := testConfig(role, 1, 400)
+				s, err := New(cfg, Deps{
+					Executor: newTapeOf(cfg), Clock: ledger.System(), Reporter: newRecorder(), Decoder: letters{}, Log: quiet(),
+					Sender: wireSender{w}, Receiver: wireReceiver{w}, Grammars: testGrammars{},
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				s.checked = true
+				begin(t, s)
+				tc.do(s, func(rid string, room int64, g *request.Grammar) {
+					if err := s.Submit(&request.Request{
+						RID: rid, PromptIDs: []int32{1}, Sampling: request.Sampling{MaxNewTokens: 1}, Grammar: g,
+						Bootstrap: &request.Bootstrap{Host: "10.0.0.1", Port: 1, Room: room},
+					}, newSink()); err != nil {
+						t.Fatal(err)
+					}
+				})
+				if _, err := s.turn(); err != nil {
+					t.Fatal(err)
+				}
+				got := map[int64]bool{}
+				for id, r := range w.rooms {
+					got[id] = r.aborted != nil
+				}
+				if diff := cmp.Diff(tc.want, got); diff != "" {
+					t.Errorf("%s: whose peer was told (-want +got):\n%s", tc.reason, diff)
+				}
+				s.endAll(request.OutcomeAbortedOperator, "the test is over")
+				s.compilations.running.Wait()
+			})
+		}
+	}
+}
+
 // recordingPeers keeps what the leader shares.
 type recordingPeers struct {
 	Peers

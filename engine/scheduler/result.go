@@ -146,8 +146,11 @@ func (s *Scheduler) finish(q *sequence, f request.Finish) ledger.Instant {
 	}
 	s.digest.note(notedEnd, uint64(q.arrival))
 	s.digest.text(string(f.Outcome))
-	if q.hand != nil && !s.settledHand(q.hand) {
+	switch {
+	case q.hand != nil && !s.settledHand(q.hand):
 		q.hand.abort(errors.New(f.String()))
+	case q.state == stateNew || q.state == stateCompiling:
+		s.forgoTransfer(q.req, f.String())
 	}
 	s.unmask(q)
 	s.endTurn(q, f)

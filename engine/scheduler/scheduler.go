@@ -245,26 +245,6 @@ func (s *Scheduler) join(q *sequence) {
 	}
 }
 
-// openTransfer opens the hand-over of a request on a prefill or decode rank. A health check has none. That it can't be
-// opened is a failure like others: all ranks hear of it when they poll.
-func (s *Scheduler) openTransfer(q *sequence) {
-	if s.cfg.Role == Unified || q.req.Bootstrap.Fake() {
-		return
-	}
-	q.hand = &handoff{}
-	if s.cfg.Role == Prefill {
-		t, err := s.deps.Sender.Open(q.req.Bootstrap.Room, q.prompt)
-		if q.hand.opening = err; err == nil {
-			q.hand.transfer, q.sending = t, t
-		}
-		return
-	}
-	t, err := s.deps.Receiver.Open(*q.req.Bootstrap, q.prompt)
-	if q.hand.opening = err; err == nil {
-		q.hand.transfer, q.receiving = t, t
-	}
-}
-
 // judge gives the outcome of a request that can't be served, with a message for the client; "" for one that can.
 func (s *Scheduler) judge(q *sequence) (outcome request.Outcome, message string) {
 	switch {

@@ -50,6 +50,41 @@ type Receiver interface {
 	Open(at request.Bootstrap, promptTokens int) (Receiving, error)
 }
 
+// openTransfer opens the hand-over of a request on a prefill or decode rank. A health check has none. That it can't be
+// opened is a failure like others: all ranks hear of it when they poll.
+func (s *Scheduler) openTransfer(q *sequence) {
+	if s.cfg.Role == Unified || q.req.Bootstrap.Fake() {
+		return
+	}
+	q.hand = &handoff{}
+	if s.cfg.Role == Prefill {
+		t, err := s.deps.Sender.Open(q.req.Bootstrap.Room, q.prompt)
+		if q.hand.opening = err; err == nil {
+			q.hand.transfer, q.sending = t, t
+		}
+		return
+	}
+	t, err := s.deps.Receiver.Open(*q.req.Bootstrap, q.prompt)
+	if q.hand.opening = err; err == nil {
+		q.hand.transfer, q.receiving = t, t
+	}
+}
+
+// forgoTransfer tells the other half of a request that ended before its hand-over was opened that there will be none; it would
+// wait for it until its time-out.
+func (s *Scheduler) forgoTransfer(r *request.Request, reason string) {
+	if s.cfg.Role == Unified || r.Bootstrap == nil {
+		return
+	}
+	if q := s.live[r.RID]; q != nil && q.req != r && q.req.Bootstrap != nil && q.req.Bootstrap.Room == r.Bootstrap.Room {
+		return // sent twice: the room is the other's
+	}
+	q := &sequence{req: r, prompt: len(r.PromptIDs)}
+	if s.openTransfer(q); q.hand != nil {
+		q.hand.abort(errors.New(reason)) // it ends by itself: nothing has pages for it
+	}
+}
+
 // handoff is a sequence's transfer as all ranks of the world see it: each has one for its own part of the KV. What a rank
 // decides, it decides by these fields and not by its own transfer's state, which changes at any time.
 type handoff struct {
