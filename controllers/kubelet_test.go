@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/sluice-dev/sluice/api/v1alpha1"
+	"github.com/sluice-dev/sluice/controllers/plan"
 	"github.com/sluice-dev/sluice/engine/loads"
 )
 
@@ -40,6 +41,7 @@ type fakeEngine struct {
 	server *httptest.Server
 	ip     string
 	role   v1alpha1.Role
+	data   int32 // DP ranks
 
 	mu      sync.Mutex
 	running int
@@ -140,7 +142,7 @@ func (k *kubelet) syncPod(ctx context.Context, pod *corev1.Pod) {
 }
 
 func (k *kubelet) startEngine(pod *corev1.Pod) *fakeEngine {
-	engine := &fakeEngine{ip: nextAddress(), role: v1alpha1.Role(pod.Labels[v1alpha1.LabelRole])}
+	engine := &fakeEngine{ip: nextAddress(), role: v1alpha1.Role(pod.Labels[v1alpha1.LabelRole]), data: plan.LayoutOf(pod).Data}
 	listener, err := net.Listen("tcp", net.JoinHostPort(engine.ip, "30000"))
 	if err != nil {
 		k.t.Errorf("listen for pod %s: %v", pod.Name, err)
@@ -151,7 +153,7 @@ func (k *kubelet) startEngine(pod *corev1.Pod) *fakeEngine {
 	return engine
 }
 
-// ServeHTTP answers as an engine with `running` requests does.
+// ServeHTTP answers as an engine with `running` requests on its first DP rank does.
 func (e *fakeEngine) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	e.mu.Lock()
 	e.polls++
@@ -163,7 +165,13 @@ func (e *fakeEngine) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	if e.role == v1alpha1.RolePrefill {
 		load.Utilization = -1
 	}
-	_ = json.NewEncoder(w).Encode(loads.Response{Timestamp: time.Now().UTC(), Version: "test", NumAccelerators: 1, Loads: []loads.Load{load}})
+	all := []loads.Load{load}
+	for rank := 1; rank < int(e.data); rank++ {
+		idle := load
+		idle.DPRank, idle.NumRunningReqs, idle.Utilization = rank, 0, min(0, load.Utilization)
+		all = append(all, idle)
+	}
+	_ = json.NewEncoder(w).Encode(loads.Response{Timestamp: time.Now().UTC(), Version: "test", NumAccelerators: 1, Loads: all})
 }
 
 func (k *kubelet) syncDeployment(ctx context.Context, deployment *appsv1.Deployment) {

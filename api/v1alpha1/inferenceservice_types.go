@@ -140,6 +140,7 @@ type EngineSpec struct {
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.exists(a, ['--host', '--port', '--model-path', '--served-model-name', '--enable-metrics', '--disaggregation-mode', '--disaggregation-bootstrap-port', '--disaggregation-secret-file', '--drain-timeout'].exists(f, a == f || a.startsWith(f + '=')))",message="engine.args may not set --host, --port, --model-path, --served-model-name, --enable-metrics, --disaggregation-mode, --disaggregation-bootstrap-port, --disaggregation-secret-file or --drain-timeout: the operator does; use the fields of the resource"
+	// +kubebuilder:validation:XValidation:rule="!self.exists(a, ['--tp-size', '--tp', '--tensor-parallel-size', '--pp-size', '--pp', '--pipeline-parallel-size', '--dp-size', '--dp', '--data-parallel-size', '--nnodes', '--node-rank', '--dist-init-addr', '--nccl-init-addr', '--dist-secret-file'].exists(f, a == f || a.startsWith(f + '=')))",message="engine.args may not set --tp-size, --pp-size, --dp-size, --nnodes, --node-rank, --dist-init-addr or --dist-secret-file, by none of their names: the operator does; use pools[].parallelism and pools[].ranksPerPod"
 	// +kubebuilder:validation:XValidation:rule="!self.exists(a, a == '--api-key' || a.startsWith('--api-key='))",message="engine.args may not set --api-key: the operator reads the engines' load without one; check keys in front of the router"
 	Args []string `json:"args,omitempty"`
 
@@ -236,6 +237,9 @@ type PoolSpec struct {
 
 // EngineShape is what a pool's engines look like; it is the same in PoolSpec and EnginePoolSpec.
 //
+// +kubebuilder:validation:XValidation:rule="self.parallelism.tensor * self.parallelism.pipeline <= 256",message="parallelism.tensor times parallelism.pipeline may be at most 256: so many ranks share a copy of the model"
+// +kubebuilder:validation:XValidation:rule="!has(self.ranksPerPod) || ((self.parallelism.tensor * self.parallelism.pipeline * self.parallelism.data) % self.ranksPerPod == 0 && self.ranksPerPod % self.parallelism.data == 0)",message="ranksPerPod must divide tensor × pipeline × data and be a multiple of data, since each pod hosts the same ranks of every copy of the model; for tensor 4 and data 2 choose 2, 4 or 8"
+// +kubebuilder:validation:XValidation:rule="!has(self.ranksPerPod) || self.parallelism.tensor * self.parallelism.pipeline * self.parallelism.data <= 100 * self.ranksPerPod",message="ranksPerPod is too small: a replica has at most 100 pods"
 // +kubebuilder:object:generate=true
 type EngineShape struct {
 	// Parallelism is the rank layout of one replica.
@@ -243,11 +247,11 @@ type EngineShape struct {
 	// +kubebuilder:default={}
 	Parallelism Parallelism `json:"parallelism,omitempty"`
 
-	// RanksPerPod is how many ranks one pod hosts; by default all of a replica.
+	// RanksPerPod is how many ranks one pod hosts; by default all of a replica. The pods of a replica start, serve and end
+	// together; the first has the API.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="self == 1",message="ranksPerPod must be 1 or left out: a replica has one rank in this version"
 	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=64
+	// +kubebuilder:validation:Maximum=16384
 	RanksPerPod *int32 `json:"ranksPerPod,omitempty"`
 
 	// KVCache sizes the KV pool.
@@ -265,6 +269,7 @@ type EngineShape struct {
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.exists(a, ['--host', '--port', '--model-path', '--served-model-name', '--enable-metrics', '--disaggregation-mode', '--disaggregation-bootstrap-port', '--disaggregation-secret-file', '--drain-timeout'].exists(f, a == f || a.startsWith(f + '=')))",message="pools[].args may not set --host, --port, --model-path, --served-model-name, --enable-metrics, --disaggregation-mode, --disaggregation-bootstrap-port, --disaggregation-secret-file or --drain-timeout: the operator does; use the fields of the resource"
+	// +kubebuilder:validation:XValidation:rule="!self.exists(a, ['--tp-size', '--tp', '--tensor-parallel-size', '--pp-size', '--pp', '--pipeline-parallel-size', '--dp-size', '--dp', '--data-parallel-size', '--nnodes', '--node-rank', '--dist-init-addr', '--nccl-init-addr', '--dist-secret-file'].exists(f, a == f || a.startsWith(f + '=')))",message="pools[].args may not set --tp-size, --pp-size, --dp-size, --nnodes, --node-rank, --dist-init-addr or --dist-secret-file, by none of their names: the operator does; use pools[].parallelism and pools[].ranksPerPod"
 	// +kubebuilder:validation:XValidation:rule="!self.exists(a, a == '--api-key' || a.startsWith('--api-key='))",message="pools[].args may not set --api-key: the operator reads the engines' load without one; check keys in front of the router"
 	Args []string `json:"args,omitempty"`
 
@@ -289,15 +294,15 @@ type EngineShape struct {
 	DrainSeconds *int32 `json:"drainSeconds,omitempty"`
 }
 
-// Parallelism is the rank layout of one replica: world = tensor * pipeline ranks. Data and expert parallelism divide the
-// tensor ranks of a stage into groups, so each must divide tensor. Values above 1 are refused until the engine can do them.
+// Parallelism is the rank layout of one replica: tensor * pipeline ranks share a copy of the model, and data copies lie behind
+// one API. Whether a model can be divided so, the engine knows: one with 8 heads and tensor 3 ends with an error that the
+// pool's condition Ready shows.
 type Parallelism struct {
 	// Tensor is the number of ranks that share each layer.
 	// +optional
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=64
-	// +kubebuilder:validation:XValidation:rule="self == 1",message="parallelism.tensor must be 1: an engine has one rank in this version"
 	Tensor int32 `json:"tensor,omitempty"`
 
 	// Pipeline is the number of stages that the layers are cut into.
@@ -305,15 +310,14 @@ type Parallelism struct {
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=64
-	// +kubebuilder:validation:XValidation:rule="self == 1",message="parallelism.pipeline must be 1: an engine has one rank in this version"
 	Pipeline int32 `json:"pipeline,omitempty"`
 
-	// Data is the number of attention groups of a stage, each with its own requests and KV pool.
+	// Data is the number of copies of the model in a replica, each with tensor * pipeline ranks, its own requests and its own
+	// KV pool.
 	// +optional
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=64
-	// +kubebuilder:validation:XValidation:rule="self == 1",message="parallelism.data must be 1: an engine has one rank in this version"
 	Data int32 `json:"data,omitempty"`
 
 	// Expert is the number of groups that a stage's experts are spread over.
@@ -321,7 +325,7 @@ type Parallelism struct {
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=64
-	// +kubebuilder:validation:XValidation:rule="self == 1",message="parallelism.expert must be 1: an engine has one rank in this version"
+	// +kubebuilder:validation:XValidation:rule="self == 1",message="parallelism.expert must be 1: the engine has no expert parallelism"
 	Expert int32 `json:"expert,omitempty"`
 }
 

@@ -44,6 +44,10 @@ const (
 	// decimal. The delay before the next replacement grows with it.
 	AnnotationRestarts = LabelPrefix + "restarts"
 
+	// AnnotationLayout on an engine pod holds the rank layout of its replica, "tensor=2,pipeline=1,data=2,nodes=2"; absent
+	// when the replica has one rank. During a roll-out it differs from what the pool wants.
+	AnnotationLayout = LabelPrefix + "layout"
+
 	// AnnotationApplied on an object that the operator applied holds the hash of what was applied, so that an object
 	// that is as it should be is not written again.
 	AnnotationApplied = LabelPrefix + "applied"

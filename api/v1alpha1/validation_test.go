@@ -119,16 +119,25 @@ func TestServiceRefused(t *testing.T) {
 			`spec.pools[1]: Duplicate value: {"name":"decode"}`},
 		{"no pools", func(s, _ map[string]any) { s["pools"] = []any{} },
 			"spec.pools: Invalid value: 0: spec.pools in body should have at least 1 items"},
-		{"tensor parallelism", func(s, _ map[string]any) { pool(s, 1)["parallelism"] = map[string]any{"tensor": int64(2)} },
-			"parallelism.tensor must be 1: an engine has one rank in this version"},
-		{"pipeline parallelism", func(s, _ map[string]any) { pool(s, 1)["parallelism"] = map[string]any{"pipeline": int64(2)} },
-			"parallelism.pipeline must be 1: an engine has one rank in this version"},
-		{"data parallelism", func(s, _ map[string]any) { pool(s, 1)["parallelism"] = map[string]any{"data": int64(8)} },
-			"parallelism.data must be 1: an engine has one rank in this version"},
+		{"too large a world", func(s, _ map[string]any) {
+			pool(s, 1)["parallelism"] = map[string]any{"tensor": int64(64), "pipeline": int64(5)}
+		}, "parallelism.tensor times parallelism.pipeline may be at most 256: so many ranks share a copy of the model"},
+		{"too many copies", func(s, _ map[string]any) { pool(s, 1)["parallelism"] = map[string]any{"data": int64(65)} },
+			"spec.pools[1].parallelism.data in body should be less than or equal to 64"},
 		{"expert parallelism", func(s, _ map[string]any) { pool(s, 1)["parallelism"] = map[string]any{"expert": int64(4)} },
-			"parallelism.expert must be 1: an engine has one rank in this version"},
-		{"several ranks a pod", func(s, _ map[string]any) { pool(s, 1)["ranksPerPod"] = int64(8) },
-			"ranksPerPod must be 1 or left out: a replica has one rank in this version"},
+			"parallelism.expert must be 1: the engine has no expert parallelism"},
+		{"more ranks a pod than there are", func(s, _ map[string]any) { pool(s, 1)["ranksPerPod"] = int64(8) },
+			"ranksPerPod must divide tensor × pipeline × data and be a multiple of data"},
+		{"copies on different pods", func(s, _ map[string]any) {
+			pool(s, 1)["parallelism"], pool(s, 1)["ranksPerPod"] = map[string]any{"data": int64(2)}, int64(1)
+		}, "ranksPerPod must divide tensor × pipeline × data and be a multiple of data"},
+		{"too many pods", func(s, _ map[string]any) {
+			pool(s, 1)["parallelism"], pool(s, 1)["ranksPerPod"] = map[string]any{"tensor": int64(64), "pipeline": int64(2)}, int64(1)
+		}, "ranksPerPod is too small: a replica has at most 100 pods"},
+		{"size in engine.args", func(s, _ map[string]any) { s["engine"] = map[string]any{"args": []any{"--tp", "2"}} },
+			"engine.args may not set --tp-size, --pp-size, --dp-size, --nnodes, --node-rank, --dist-init-addr or --dist-secret-file, by none of their names: the operator does; use pools[].parallelism and pools[].ranksPerPod"},
+		{"size in pools[].args", func(s, _ map[string]any) { pool(s, 1)["args"] = []any{"--data-parallel-size=2"} },
+			"pools[].args may not set --tp-size, --pp-size, --dp-size, --nnodes, --node-rank, --dist-init-addr or --dist-secret-file, by none of their names: the operator does; use pools[].parallelism and pools[].ranksPerPod"},
 		{"model name with a blank", func(s, _ map[string]any) { s["model"].(map[string]any)["name"] = "my model" },
 			"model.name may hold letters, digits, '.', '_', '/' and '-' and starts with a letter or digit, for example llama-3-8b"},
 		{"model from the hub", func(s, _ map[string]any) { s["model"].(map[string]any)["uri"] = "hf://org/model" },
@@ -228,6 +237,25 @@ func TestServiceRefused(t *testing.T) {
 				t.Errorf("refused with\n%v\nwant it to hold\n%s", err, test.want)
 			}
 		})
+	}
+}
+
+// TestParallelismIsAccepted: what plan.NewLayout takes the API server takes too.
+func TestParallelismIsAccepted(t *testing.T) {
+	for _, edit := range []func(pool map[string]any){
+		func(p map[string]any) { p["parallelism"] = map[string]any{"tensor": int64(2), "data": int64(2)} },
+		func(p map[string]any) {
+			p["parallelism"], p["ranksPerPod"] = map[string]any{"tensor": int64(4), "pipeline": int64(2)}, int64(2)
+		},
+		func(p map[string]any) {
+			p["parallelism"], p["ranksPerPod"] = map[string]any{"tensor": int64(2), "data": int64(4)}, int64(4)
+		},
+		func(p map[string]any) { p["ranksPerPod"] = int64(1) },
+	} {
+		service := object(t, func(spec, _ map[string]any) { edit(pool(spec, 1)) })
+		if err := api.Create(t.Context(), service, client.DryRunAll); err != nil {
+			t.Errorf("%v: %v", service.Object["spec"], err)
+		}
 	}
 }
 

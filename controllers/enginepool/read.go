@@ -77,7 +77,7 @@ func (r *Reconciler) read(ctx context.Context, step *step, reader client.Reader)
 	if err != nil {
 		return err
 	}
-	step.replicas = plan.Replicas(step.pods, layout.Nodes, func(name string) plan.Load { return r.load(pool, step.pods, name) })
+	step.replicas = plan.Replicas(step.pods, func(name string) plan.Load { return r.load(pool, step.pods, name) })
 	step.plan = plan.PlanPool(plan.PoolState{
 		Now:          step.now,
 		Demand:       demand,

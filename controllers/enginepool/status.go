@@ -216,7 +216,7 @@ func (r *Reconciler) observeLoad(step *step, now time.Time) (again time.Duration
 			again = sooner(again, due)
 			continue
 		}
-		for rank := range step.layout.Data {
+		for rank := range plan.LayoutOf(pod).Data {
 			expected = append(expected, observe.Rank{Pod: pod.Name, Rank: int(rank)})
 		}
 	}

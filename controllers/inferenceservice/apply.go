@@ -22,7 +22,7 @@ import (
 // need not be allowed to list them; a service that is settled is not asked about.
 func (r *Reconciler) applySecret(ctx context.Context, step *step) error {
 	service := step.service
-	if !plan.HasPrefill(service) || step.settled() {
+	if !plan.NeedsSecret(service) || step.settled() {
 		return nil
 	}
 	key := client.ObjectKey{Namespace: service.Namespace, Name: plan.SecretName(service.Name)}

@@ -151,7 +151,7 @@ func Pod(pool *v1alpha1.EnginePool, defaults EngineDefaults, replica, nodeRank, 
 		{Name: modelVolume, VolumeSource: model},
 		{Name: tmpVolume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
 	}
-	if spec.Role != v1alpha1.RoleUnified {
+	if needsSecret(spec.Role, layout) {
 		container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: secretVolume, MountPath: secretMount, ReadOnly: true})
 		volumes = append(volumes, corev1.Volume{Name: secretVolume, VolumeSource: corev1.VolumeSource{
 			Secret: &corev1.SecretVolumeSource{SecretName: SecretName(spec.Service), DefaultMode: new(int32(0o444))},
@@ -190,10 +190,10 @@ func Pod(pool *v1alpha1.EnginePool, defaults EngineDefaults, replica, nodeRank, 
 	maps.Copy(pod.Labels, rankLabels(layout, replica, nodeRank))
 	pod.Labels[v1alpha1.LabelRevision] = revision
 	if restarts > 0 {
-		if pod.Annotations == nil {
-			pod.Annotations = map[string]string{}
-		}
-		pod.Annotations[v1alpha1.AnnotationRestarts] = decimal(restarts)
+		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, v1alpha1.AnnotationRestarts, decimal(restarts))
+	}
+	if len(layout.Ranks) > 1 {
+		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, v1alpha1.AnnotationLayout, layout.text())
 	}
 	return pod, nil
 }
@@ -254,25 +254,40 @@ func engineArgs(spec v1alpha1.EnginePoolSpec, layout Layout, poolName string, re
 		}
 	}
 	args = append(args, "--drain-timeout", decimal(DrainSeconds(spec)))
+	args = append(args, layoutArgs(layout, poolName, replica, nodeRank)...)
+	args = append(args, spec.Engine.Args...)
+	return append(args, spec.Args...)
+}
+
+// layoutArgs tell an engine its place; a replica of one rank needs none.
+func layoutArgs(layout Layout, poolName string, replica, nodeRank int32) []string {
+	var args []string
 	for _, size := range []struct {
 		flag  string
 		value int32
 	}{
-		{"--tp-size", spec.Parallelism.Tensor},
-		{"--pp-size", spec.Parallelism.Pipeline},
-		{"--dp-size", spec.Parallelism.Data},
-		{"--ep-size", spec.Parallelism.Expert},
+		{"--tp-size", layout.Tensor},
+		{"--pp-size", layout.Pipeline},
+		{"--dp-size", layout.Data},
 	} {
 		if size.value > 1 {
 			args = append(args, size.flag, decimal(size.value))
 		}
 	}
 	if layout.Nodes > 1 {
+		// The leader's name leads to it as soon as it has an address: the headless Service publishes pods that are not ready.
 		leader := fmt.Sprintf("%s.%s:%d", PodName(poolName, replica, 0), poolName, distPort)
-		args = append(args, "--nnodes", decimal(layout.Nodes), "--node-rank", decimal(nodeRank), "--dist-init-addr", leader)
+		args = append(args, "--nnodes", decimal(layout.Nodes), "--node-rank", decimal(nodeRank), "--dist-init-addr", leader,
+			// A pod waits for a place in the cluster as long as it may take to start.
+			"--dist-timeout", decimal(startSeconds), "--dist-secret-file", path.Join(secretMount, SecretKey))
 	}
-	args = append(args, spec.Engine.Args...)
-	return append(args, spec.Args...)
+	return args
+}
+
+// needsSecret says whether the engines of a pool prove to each other that they belong together: those that hand KV pages
+// over, and the pods of one replica.
+func needsSecret(role v1alpha1.Role, layout Layout) bool {
+	return role != v1alpha1.RoleUnified || layout.Nodes > 1
 }
 
 // modelSource gives the volume that holds the model and the path of the model in the container.

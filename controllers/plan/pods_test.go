@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -163,18 +164,33 @@ func TestPodRanks(t *testing.T) {
 		t.Errorf("rank labels (-want +got):\n%s", diff)
 	}
 	args := strings.Join(pod.Spec.Containers[0].Args, " ")
-	wantArgs := "--tp-size 2 --pp-size 2 --nnodes 4 --node-rank 3 --dist-init-addr chat-unified-0-0.chat-unified:20000"
+	wantArgs := "--tp-size 2 --pp-size 2 --nnodes 4 --node-rank 3 --dist-init-addr chat-unified-0-0.chat-unified:20000 --dist-timeout 3600 --dist-secret-file /var/run/sluice/pd/secret"
 	if !strings.Contains(args, wantArgs) {
 		t.Errorf("arguments %s, want them to hold %s", args, wantArgs)
 	}
+	if diff := cmp.Diff(map[string]string{v1alpha1.AnnotationLayout: "tensor=2,pipeline=2,data=1,nodes=4"}, pod.Annotations); diff != "" {
+		t.Errorf("annotations (-want +got):\n%s", diff)
+	}
+	secret := corev1.VolumeMount{Name: "pd-secret", MountPath: "/var/run/sluice/pd", ReadOnly: true}
+	if mounts := pod.Spec.Containers[0].VolumeMounts; !slices.Contains(mounts, secret) {
+		t.Errorf("a pod of several lacks the secret that they share: %v", mounts)
+	}
 
-	pool.Spec.RanksPerPod = new(int32(2))
-	pod, err = Pod(pool, engine, 0, 1, 0)
+	pool.Spec.Parallelism = v1alpha1.Parallelism{Tensor: 2, Data: 2}
+	pool.Spec.RanksPerPod = nil
+	pod, err = Pod(pool, engine, 0, 0, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if rank, ok := pod.Labels[v1alpha1.LabelRank]; ok {
-		t.Errorf("a pod with two ranks says that it is rank %s", rank)
+		t.Errorf("a pod with four ranks says that it is rank %s", rank)
+	}
+	args = strings.Join(pod.Spec.Containers[0].Args, " ")
+	if !strings.HasSuffix(args, "--drain-timeout 300 --tp-size 2 --dp-size 2") {
+		t.Errorf("arguments %s, want them to end with the sizes", args)
+	}
+	if mounts := pod.Spec.Containers[0].VolumeMounts; slices.Contains(mounts, secret) {
+		t.Errorf("a pod alone has a secret: %v", mounts)
 	}
 }
 

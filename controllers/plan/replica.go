@@ -117,9 +117,10 @@ func DrainStart(pod *corev1.Pod) time.Time {
 	return start
 }
 
-// Replicas groups the pods of a pool into replicas, ascending by ordinal. nodes is how many pods a replica has; load
-// gives the load of a leader pod by its name. Pods without a valid replica label are left out.
-func Replicas(pods []*corev1.Pod, nodes int32, load func(pod string) Load) []Replica {
+// Replicas groups the pods of a pool into replicas, ascending by ordinal. How many pods a replica has is said by its pods,
+// since one of an older revision may have another number than the pool wants now. load gives the load of a leader pod by its
+// name. Pods without a valid replica label are left out.
+func Replicas(pods []*corev1.Pod, load func(pod string) Load) []Replica {
 	groups := map[int32][]*corev1.Pod{}
 	for _, pod := range pods {
 		if ordinal, ok := ordinalOf(pod); ok {
@@ -128,7 +129,7 @@ func Replicas(pods []*corev1.Pod, nodes int32, load func(pod string) Load) []Rep
 	}
 	replicas := make([]Replica, 0, len(groups))
 	for ordinal, group := range groups {
-		replicas = append(replicas, newReplica(ordinal, group, nodes, load))
+		replicas = append(replicas, newReplica(ordinal, group, load))
 	}
 	slices.SortFunc(replicas, func(a, b Replica) int { return cmp.Compare(a.Ordinal, b.Ordinal) })
 	return replicas
@@ -150,12 +151,14 @@ func ordinalOf(pod *corev1.Pod) (ordinal int32, ok bool) {
 	return int32(n), err == nil && n >= 0
 }
 
-func newReplica(ordinal int32, pods []*corev1.Pod, nodes int32, load func(string) Load) Replica {
+func newReplica(ordinal int32, pods []*corev1.Pod, load func(string) Load) Replica {
 	slices.SortFunc(pods, func(a, b *corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
 	replica := Replica{Ordinal: ordinal, Revision: pods[0].Labels[v1alpha1.LabelRevision]}
 	present := map[string]bool{}
+	nodes := int32(1)
 	ready, started, ended := 0, 0, 0
 	for _, pod := range pods {
+		nodes = max(nodes, LayoutOf(pod).Nodes)
 		present[pod.Labels[v1alpha1.LabelNodeRank]] = true
 		replica.Restarts = max(replica.Restarts, PodRestarts(pod))
 		if start := DrainStart(pod); replica.DrainStart.IsZero() || (!start.IsZero() && start.Before(replica.DrainStart)) {
@@ -177,8 +180,9 @@ func newReplica(ordinal int32, pods []*corev1.Pod, nodes int32, load func(string
 		switch {
 		case hasEnded(pod):
 			ended++
-			if replica.Failure == "" {
-				replica.FailedAt, replica.Ran, replica.Failure = describeEnd(pod)
+			// The first to end is the cause; the others of the replica follow.
+			if at, ran, why := describeEnd(pod); replica.Failure == "" || at.Before(replica.FailedAt) {
+				replica.FailedAt, replica.Ran, replica.Failure = at, ran, why
 			}
 		case isReady(pod):
 			ready++

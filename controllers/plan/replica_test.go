@@ -37,6 +37,14 @@ func TestReplicas(t *testing.T) {
 			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: EngineContainer, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}}}
 		}
 	}
+	exitedAt := func(code int32, message string, at time.Time) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Status.Phase = corev1.PodFailed
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: EngineContainer, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+				ExitCode: code, Message: message, StartedAt: metav1.NewTime(at.Add(-time.Minute)), FinishedAt: metav1.NewTime(at),
+			}}}}
+		}
+	}
 	exited := func(message string) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
 			p.Status.Phase = corev1.PodFailed
@@ -69,6 +77,12 @@ func TestReplicas(t *testing.T) {
 			pods: []*corev1.Pod{pod("0", "0", exited("time=1 level=INFO msg=listening\nsluice-engine: read /models/x/config.json: no such file\n"))},
 			want: []Replica{{Revision: "r", Phase: ReplicaFailed, Remaining: 1, Ended: true, FailedAt: now, Ran: time.Minute,
 				Failure: "engine of pod p-0-0 ended with code 1 (Error): sluice-engine: read /models/x/config.json: no such file"}},
+		},
+		{
+			name: "one after the other", reason: "the pod that ended first says why the replica did", nodes: 2,
+			pods: []*corev1.Pod{pod("0", "0", exitedAt(1, "node 1 is gone", now)), pod("0", "1", exitedAt(137, "", now.Add(-time.Second)))},
+			want: []Replica{{Revision: "r", Phase: ReplicaFailed, Remaining: 2, Ended: true, FailedAt: now.Add(-time.Second), Ran: time.Minute,
+				Failure: "engine of pod p-0-1 ended with code 137"}},
 		},
 		{
 			name: "no node", reason: "what the scheduler says is told", nodes: 1,
@@ -113,7 +127,10 @@ func TestReplicas(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			got := Replicas(test.pods, test.nodes, func(string) Load { return Load{} })
+			for _, pod := range test.pods {
+				metav1.SetMetaDataAnnotation(&pod.ObjectMeta, v1alpha1.AnnotationLayout, newLayout(test.nodes, 1, 1, test.nodes).text())
+			}
+			got := Replicas(test.pods, func(string) Load { return Load{} })
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", test.reason, diff)
 			}

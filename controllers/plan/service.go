@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -48,14 +49,15 @@ func URL(service *v1alpha1.InferenceService) string {
 	return fmt.Sprintf("http://%s.%s.svc:%d", RouterName(service.Name), service.Namespace, routerPort(service))
 }
 
-// HasPrefill says whether the service hands KV pages from engine to engine, so that its engines need a shared secret.
-func HasPrefill(service *v1alpha1.InferenceService) bool {
-	for _, pool := range service.Spec.Pools {
-		if pool.Role == v1alpha1.RolePrefill {
-			return true
-		}
-	}
-	return false
+// NeedsSecret says whether engines of the service prove to each other that they belong together: because they hand KV pages
+// over, or because a replica lies on several pods.
+func NeedsSecret(service *v1alpha1.InferenceService) bool {
+	return slices.ContainsFunc(service.Spec.Pools, poolNeedsSecret)
+}
+
+func poolNeedsSecret(pool v1alpha1.PoolSpec) bool {
+	layout, _ := NewLayout(pool.EngineShape) // a shape without a layout has no pods
+	return needsSecret(pool.Role, layout)
 }
 
 // EnginePools renders the pools of a service, in the order of spec.pools. secretHash is that of its PD Secret, empty when
@@ -77,7 +79,7 @@ func EnginePools(service *v1alpha1.InferenceService, secretHash string) []*v1alp
 
 			Observability: *service.Spec.Observability.MonitorSpec.DeepCopy(),
 		}
-		if pool.Role != v1alpha1.RoleUnified {
+		if poolNeedsSecret(pool) {
 			spec.SecretHash = secretHash
 		}
 		pools = append(pools, &v1alpha1.EnginePool{

@@ -53,13 +53,9 @@ func newPool(objects PoolObjects, answers map[string]Answer) Pool {
 	if pool.Spec.Replicas != nil {
 		p.Demand = *pool.Spec.Replicas
 	}
-	layout, err := plan.NewLayout(pool.Spec.EngineShape)
-	if err != nil {
-		layout = plan.Layout{Nodes: 1, Ranks: []plan.Rank{{}}, Data: 1} // the operator says what is wrong with the shape
-	}
 	var groups []*Load
 	expected := 0
-	for _, replica := range plan.Replicas(objects.Pods, layout.Nodes, func(string) plan.Load { return plan.Load{} }) {
+	for _, replica := range plan.Replicas(objects.Pods, func(string) plan.Load { return plan.Load{} }) {
 		r := Replica{
 			Ordinal: replica.Ordinal, State: stateOf(replica), Detail: replica.Waiting, Revision: replica.Revision,
 			Updated: replica.Revision == p.Revision, Pods: []Pod{}, Ranks: []Rank{},
@@ -67,6 +63,7 @@ func newPool(objects PoolObjects, answers map[string]Answer) Pool {
 		if replica.Failure != "" {
 			r.Detail = replica.Failure
 		}
+		var layout plan.Layout // of this replica, which may be older than the pool's shape
 		names := map[int32]string{}
 		for _, pod := range objects.Pods {
 			if pod.Labels[v1alpha1.LabelReplica] != strconv.Itoa(int(replica.Ordinal)) {
@@ -74,6 +71,7 @@ func newPool(objects PoolObjects, answers map[string]Answer) Pool {
 			}
 			node := decimal(pod.Labels[v1alpha1.LabelNodeRank])
 			names[node] = pod.Name
+			layout = plan.LayoutOf(pod)
 			r.Pods = append(r.Pods, Pod{Name: pod.Name, NodeRank: node, Node: pod.Spec.NodeName, IP: pod.Status.PodIP, Restarts: plan.PodRestarts(pod)})
 		}
 		answer, asked := answers[names[0]]
