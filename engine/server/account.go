@@ -13,6 +13,8 @@ type account struct {
 	server    *Server
 	arrival   ledger.Timeline
 	uncounted bool     // log_metrics=false
+	unlogged  bool     // no_logs
+	rid       string   // the first that the body names, as far as it can be read; "": none
 	admitted  bool     // dismiss is due
 	entries   []*entry // of the request while its prompts are not known, then of its sequences; none when uncounted
 	job       *job     // nil until the sequences are at the rank
@@ -41,7 +43,7 @@ func (a *account) receive(w http.ResponseWriter, r *http.Request) (*engine, *obj
 	if err != nil {
 		return nil, nil, err
 	}
-	a.uncounted = !o.boolean("log_metrics", true)
+	a.uncounted, a.unlogged, a.rid = !o.boolean("log_metrics", true), o.boolean("no_logs", false), firstRID(o)
 	e, err := a.server.admit()
 	if err != nil {
 		return nil, nil, err
@@ -100,7 +102,7 @@ func (a *account) settle(err *apiError) {
 		return
 	}
 	if a.job == nil {
-		a.server.requests.refused(err)
+		a.server.requests.refused(a.rid, a.uncounted || a.unlogged, err)
 	}
 	if a.entries == nil {
 		a.server.books.refuse(err.outcome())

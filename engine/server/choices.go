@@ -1,6 +1,7 @@
 package server
 
 import (
+	"encoding/json"
 	"fmt"
 
 	"github.com/google/uuid"
@@ -48,6 +49,20 @@ func identity(o *object, prompts, n int) identities {
 		}
 	}
 	return ids
+}
+
+// firstRID gives the first rid of a body that nobody has checked yet; "" when it has none that can be read.
+func firstRID(o *object) string {
+	raw, _ := o.value("rid")
+	var rid string
+	var list []rawMessage
+	if json.Unmarshal(raw, &list) == nil && len(list) > 0 {
+		raw = list[0]
+	}
+	if json.Unmarshal(raw, &rid) != nil {
+		return ""
+	}
+	return rid
 }
 
 func newRID() string {

@@ -15,9 +15,10 @@ const maxLogLevel = 3
 // clippedText is how much of a text level 2 shows, in bytes.
 const clippedText = 2048
 
-// requestLog writes a line when a sequence comes and one when it ends, while it is on, for a sample of the sequences. Levels:
-// 0 counts, outcome and times, 1 also the sampling parameters and the rank's durations, 2 also the begin of prompt and
-// answer, 3 all of them. Requests that are not counted (health checks) or have no_logs leave no line. Safe for concurrent use.
+// requestLog writes a line when a sequence comes and one when it ends, or one when a request is refused before, while it is
+// on, for a sample of them. Levels: 0 counts, outcome and times, 1 also the sampling parameters and the rank's durations, 2
+// also the begin of prompt and answer, 3 all of them. Requests that are not counted (health checks) or have no_logs leave no
+// line. Safe for concurrent use.
 type requestLog struct {
 	log     *slog.Logger
 	setting atomic.Pointer[logSetting]
@@ -43,8 +44,13 @@ func (l *requestLog) current() logSetting { return *l.setting.Load() }
 // wants says what a line on the sequence holds; on is false when there is none. Whether a sequence is in the sample follows
 // from its rid: both of its lines are there or none, and so on every engine that has a part of it.
 func (l *requestLog) wants(q *sequence) (level int, on bool) {
+	return l.samples(q.rid, q.uncounted || q.unlogged)
+}
+
+// samples says the same of a rid, whose owner may not want to be logged.
+func (l *requestLog) samples(rid string, silent bool) (level int, on bool) {
 	s := l.current()
-	if !s.on || q.uncounted || q.unlogged || !sampled(q.rid, s.rate) {
+	if !s.on || silent || !sampled(rid, s.rate) {
 		return 0, false
 	}
 	return s.level, true
@@ -83,10 +89,18 @@ func (l *requestLog) received(q *sequence) {
 	l.log.Info("request received", args...)
 }
 
-// refused writes the line of a request that ended before it was at the rank.
-func (l *requestLog) refused(err *apiError) {
-	if l.current().on {
-		l.log.Info("request refused", "outcome", string(err.outcome()), "status", err.status, "message", err.message)
+// refused writes the line of a request that ended before it was at the rank. rid is the first that the client gave it; where
+// it gave none, "", chance decides whether it is in the sample.
+func (l *requestLog) refused(rid string, silent bool, err *apiError) {
+	var args []any
+	draw := rid
+	if rid == "" {
+		draw = newRID()
+	} else {
+		args = append(args, "rid", clip(rid))
+	}
+	if _, on := l.samples(draw, silent); on {
+		l.log.Info("request refused", append(args, "outcome", string(err.outcome()), "status", err.status, "message", err.message)...)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"math"
 	"net/http"
@@ -289,22 +290,66 @@ func TestRoutingKeys(t *testing.T) {
 	}
 }
 
-// TestRequestLogOfRefusals: what does not get to the rank leaves one line, with its outcome.
+// TestRequestLogOfRefusals: what does not get to the rank leaves one line, with its outcome, by the rules of all requests.
 func TestRequestLogOfRefusals(t *testing.T) {
-	for body, want := range map[string]string{
-		`{"prompt":[1],"temperature":-1}`:                     `level=INFO msg="request refused" outcome=invalid status=400 message="temperature must be from 0 to 100, not -1"` + "\n",
-		`{"prompt":[1],"temperature":-1,"log_metrics":false}`: "",
+	const line = `outcome=invalid status=400 message="temperature must be from 0 to 100, not -1"` + "\n"
+	for _, tc := range []struct {
+		name, body string
+		rate       float64
+		want       string
+	}{
+		{"without a rid", `{"prompt":[1],"temperature":-1}`, 1, `level=INFO msg="request refused" ` + line},
+		{"with one", `{"prompt":[1],"temperature":-1,"rid":"a"}`, 1, `level=INFO msg="request refused" rid=a ` + line},
+		{"with several", `{"prompt":[[1],[2]],"temperature":-1,"rid":["a","b"]}`, 1, `level=INFO msg="request refused" rid=a ` + line},
+		{"with one that is none", `{"prompt":[1],"temperature":-1,"rid":[]}`, 1, `level=INFO msg="request refused" ` + line},
+		{"no body", ``, 1, `level=INFO msg="request refused" outcome=invalid status=400 message="the request body is empty: send a JSON object"` + "\n"},
+		{"not counted", `{"prompt":[1],"temperature":-1,"log_metrics":false}`, 1, ""},
+		{"no_logs", `{"prompt":[1],"temperature":-1,"no_logs":true}`, 1, ""},
+		{"not in the sample", `{"prompt":[1],"temperature":-1}`, 0, ""},
+		{"no body, not in the sample", ``, 0, ""},
 	} {
-		log := &bytes.Buffer{}
-		b := newBenchTelling(t, &recorder{}, ledgertest.New(), slog.NewTextHandler(log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-			if a.Key == slog.TimeKey {
-				return slog.Attr{}
+		t.Run(tc.name, func(t *testing.T) {
+			log := &bytes.Buffer{}
+			b := newBenchTelling(t, &recorder{}, ledgertest.New(), plainLog(log), func(c *Config, _ *scriptedRank) {
+				c.LogRequests, c.LogRequestsSampleRate = true, tc.rate
+			})
+			b.call(http.MethodPost, "/v1/completions", tc.body)
+			if diff := cmp.Diff(tc.want, log.String()); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
 			}
-			return a
-		}}), func(c *Config, _ *scriptedRank) { c.LogRequests = true })
-		b.call(http.MethodPost, "/v1/completions", body)
-		if got := log.String(); got != want {
-			t.Errorf("%s leaves %q, want %q", body, got, want)
+		})
+	}
+}
+
+// TestRefusalsAreSampled: with half of the requests in the sample, the refused ones with a line are those whose other lines
+// would be there, and of those without a rid some are.
+func TestRefusalsAreSampled(t *testing.T) {
+	log := &bytes.Buffer{}
+	b := newBenchTelling(t, &recorder{}, ledgertest.New(), plainLog(log), func(c *Config, _ *scriptedRank) { c.LogRequests, c.LogRequestsSampleRate = true, 0.5 })
+	const requests = 200
+	for i := range requests {
+		rid := fmt.Sprintf("r%d", i)
+		log.Reset()
+		b.call(http.MethodPost, "/v1/completions", fmt.Sprintf(`{"prompt":[1],"temperature":-1,"rid":%q}`, rid))
+		if got, want := log.Len() > 0, sampled(rid, 0.5); got != want {
+			t.Errorf("%s: logged %t, in the sample %t", rid, got, want)
 		}
 	}
+	log.Reset()
+	for range requests {
+		b.call(http.MethodPost, "/v1/completions", `{"prompt":[1],"temperature":-1}`)
+	}
+	if lines := strings.Count(log.String(), "\n"); lines == 0 || lines == requests { // 1 in 2^199 runs
+		t.Errorf("%d of %d refusals without a rid are logged", lines, requests)
+	}
+}
+
+// plainLog writes lines without their times.
+func plainLog(to io.Writer) slog.Handler {
+	return slog.NewTextHandler(to, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}})
 }
