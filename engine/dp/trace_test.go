@@ -40,7 +40,7 @@ func TestDispatchSpans(t *testing.T) {
 			clock.SetStep(time.Microsecond)
 			cfg := trace.DefaultConfig()
 			cfg.Enabled, cfg.Endpoint = true, collector.GRPC
-			process, err := trace.Open(cfg, clock, slog.New(slog.NewTextHandler(io.Discard, nil)))
+			process, err := trace.Open(cfg, clock, slog.New(slog.NewTextHandler(io.Discard, nil)), nil)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -73,7 +73,7 @@ var stageDocs = [numStages - 1]StageDoc{
 		"Checks, and the compilation of a grammar, on a prefill engine.",
 	},
 	StagePrefillBootstrap - 1: {
-		"the bootstrap queue takes the request", "the decode engine has shaken hands and has pages for the prompt",
+		"the bootstrap queue takes the request", "the decode engine has come and has pages for the prompt",
 		"Waiting for the decode engine. Long when it has no memory left, or does not come.",
 	},
 	StagePrefillTransferKVCache - 1: {
@@ -86,8 +86,8 @@ var stageDocs = [numStages - 1]StageDoc{
 		"Checks, and the compilation of a grammar, on a decode engine.",
 	},
 	StageDecodeBootstrap - 1: {
-		"the prealloc queue takes the request", "both engines have shaken hands and pages for the prompt are allocated",
-		"The handshake, then the wait for KV memory; kv_transfer_bootstrap_ms and kv_transfer_alloc_ms tell them apart.",
+		"the prealloc queue takes the request", "both engines have met and pages for the prompt are allocated",
+		"The bootstrap, then the wait for KV memory; kv_transfer_bootstrap_ms and kv_transfer_alloc_ms tell them apart.",
 	},
 	StageDecodeTransferred - 1: {
 		"pages are allocated and the transfer queue has the request", "all KV is here",
@@ -116,11 +116,11 @@ var stageDocs = [numStages - 1]StageDoc{
 		"The interval of which inter_token_latency_seconds is made.",
 	},
 	StageDecodeBootstrapHandshake - 1: {
-		"the prealloc queue takes the request", "both engines have shaken hands",
+		"the prealloc queue takes the request", "both engines have met",
 		"Finding and meeting the prefill engine.",
 	},
 	StageDecodeKVAllocationWait - 1: {
-		"both engines have shaken hands", "pages for the prompt are allocated",
+		"both engines have met", "pages for the prompt are allocated",
 		"Waiting for KV memory on the decode engine.",
 	},
 	StageRunBatchCPU - 1: {

@@ -248,8 +248,10 @@ func TestExposition(t *testing.T) {
 			clock := ledgertest.New()
 			extra := map[string]string{"zone": "b"}
 			m := NewScheduler(openStore(t, dir, "rank-0"), RankLabels{ModelName: "tiny", EngineType: engineType, TPRank: 1, PPRank: 2, MoEEPRank: 3, Extra: extra, Features: allFeatures}, clock)
-			f := NewFront(openStore(t, dir, "api"), FrontLabels{ModelName: "tiny", EngineType: engineType, Priority: true, Custom: []string{"team"}, Extra: extra}, Buckets{}, clock)
+			api := openStore(t, dir, "api")
+			f := NewFront(api, FrontLabels{ModelName: "tiny", EngineType: engineType, Priority: true, Custom: []string{"team"}, Extra: extra}, Buckets{}, clock)
 			fill(m, f, form)
+			NewSpansLost(api)(69)
 			golden(t, engineType+".prom", scrape(t, newGatherer(t, dir)))
 		})
 	}

@@ -13,7 +13,7 @@ var (
 	overEndpoint = []string{"endpoint", "method"}
 )
 
-var families = slices.Concat(schedulerFamilies, handoverFamilies, frontFamilies, httpFamilies, storeFamilies)
+var families = slices.Concat(schedulerFamilies, handoverFamilies, frontFamilies, httpFamilies, traceFamilies, storeFamilies)
 
 func gauge(name, unit, help string, on Engines, by Reports, sumOver []string) *Family {
 	return &Family{Name: name, Kind: Gauge, Help: help, Unit: unit, Merge: MostRecent, Engines: on, Reports: by, SumOver: sumOver}

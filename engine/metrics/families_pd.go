@@ -2,7 +2,7 @@ package metrics
 
 // Hand-over between prefill and decode.
 var (
-	prefillBootstrapQueue = gauge("sglang:num_prefill_bootstrap_queue_reqs", "requests", "Prefill engine: requests that wait for the decode engine's handshake.", OnPrefill, OnEveryReport, overDP)
+	prefillBootstrapQueue = gauge("sglang:num_prefill_bootstrap_queue_reqs", "requests", "Prefill engine: requests whose bootstrap the decode engine has not done yet.", OnPrefill, OnEveryReport, overDP)
 	prefillInflightQueue  = gauge("sglang:num_prefill_inflight_queue_reqs", "requests", "Prefill engine: requests whose KV is still being sent.", OnPrefill, OnEveryReport, overDP)
 	decodePreallocQueue   = gauge("sglang:num_decode_prealloc_queue_reqs", "requests", "Decode engine: requests that wait for KV pages.", OnDecode, OnEveryReport, overDP)
 	decodeTransferQueue   = gauge("sglang:num_decode_transfer_queue_reqs", "requests", "Decode engine: requests whose KV is arriving.", OnDecode, OnEveryReport, overDP)
@@ -13,7 +13,7 @@ var (
 	kvTransferSpeed     = histogram("sglang:kv_transfer_speed_gb_s", "GiB/s", "Speed of one KV transfer.", OnPrefill, bucketsTransferSpeed)
 	kvTransferLatency   = histogram("sglang:kv_transfer_latency_ms", "milliseconds", "Time of one KV transfer.", OnPrefill, bucketsTransferLatency)
 	kvTransferTotal     = histogram("sglang:kv_transfer_total_mb", "MiB", "Size of one KV transfer.", OnPrefill, bucketsTransferSize)
-	kvTransferBootstrap = histogram("sglang:kv_transfer_bootstrap_ms", "milliseconds", "Time until the two engines of a transfer had shaken hands.", OnPrefill|OnDecode, bucketsTransferWait)
+	kvTransferBootstrap = histogram("sglang:kv_transfer_bootstrap_ms", "milliseconds", "Time until the two engines of a transfer had met.", OnPrefill|OnDecode, bucketsTransferWait)
 	kvTransferAlloc     = histogram("sglang:kv_transfer_alloc_ms", "milliseconds", "Wait of a transfer for KV pages.", OnPrefill|OnDecode, bucketsTransferWait)
 	bootstrapFailed     = counter("sglang:num_bootstrap_failed_reqs_total", "requests", "Requests whose engines did not meet.", OnPrefill|OnDecode)
 	deferredRelease     = histogram("sglang:decode_deferred_kv_release_seconds", "seconds", "Time for which a transfer kept the pages of an ended request from being free.", OnDecode, bucketsDeferredRelease)

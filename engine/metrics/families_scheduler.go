@@ -17,13 +17,13 @@ var (
 	tokenUsage        = gauge("sglang:token_usage", "ratio", "Locked share of the fullest KV pool, rounded to 2 decimals.", OnAll, OnEveryReport, nil)
 	fullTokenUsage    = gauge("sglang:full_token_usage", "ratio", "Locked share of the full-attention pool, not rounded.", OnAll, OnEveryReport, nil)
 	swaTokenUsage     = gauge("sglang:swa_token_usage", "ratio", "Locked share of the pool of sliding-window layers, not rounded; 0 without such layers.", OnAll, OnEveryReport, nil)
-	numUsedTokens     = gauge("sglang:num_used_tokens", "tokens", "Token slots in use.", OnAll, OnEveryReport, overDP)
-	kvAvailableTokens = gauge("sglang:kv_available_tokens", "tokens", "Free slots of the KV pool.", OnAll, OnEveryReport, overDP)
-	kvEvictableTokens = gauge("sglang:kv_evictable_tokens", "tokens", "Slots that hold cached KV which no request locks.", OnAll, OnEveryReport, overDP)
-	kvUsedTokens      = gauge("sglang:kv_used_tokens", "tokens", "Slots locked by running work.", OnAll, OnEveryReport, overDP)
-	swaAvailable      = with(WithSlidingWindow, gauge("sglang:swa_available_tokens", "tokens", "Free slots of the pool of sliding-window layers.", OnAll, OnEveryReport, overDP))
-	swaEvictable      = with(WithSlidingWindow, gauge("sglang:swa_evictable_tokens", "tokens", "Slots of sliding-window layers that hold cached KV which no request locks.", OnAll, OnEveryReport, overDP))
-	swaUsed           = with(WithSlidingWindow, gauge("sglang:swa_used_tokens", "tokens", "Slots of sliding-window layers locked by running work.", OnAll, OnEveryReport, overDP))
+	numUsedTokens     = gauge("sglang:num_used_tokens", "tokens", "Tokens of KV memory in use.", OnAll, OnEveryReport, overDP)
+	kvAvailableTokens = gauge("sglang:kv_available_tokens", "tokens", "Free tokens of the KV pool.", OnAll, OnEveryReport, overDP)
+	kvEvictableTokens = gauge("sglang:kv_evictable_tokens", "tokens", "Tokens of cached KV that no request locks.", OnAll, OnEveryReport, overDP)
+	kvUsedTokens      = gauge("sglang:kv_used_tokens", "tokens", "Tokens of KV that running work locks.", OnAll, OnEveryReport, overDP)
+	swaAvailable      = with(WithSlidingWindow, gauge("sglang:swa_available_tokens", "tokens", "Free tokens of the pool of sliding-window layers.", OnAll, OnEveryReport, overDP))
+	swaEvictable      = with(WithSlidingWindow, gauge("sglang:swa_evictable_tokens", "tokens", "Tokens of cached KV of sliding-window layers that no request locks.", OnAll, OnEveryReport, overDP))
+	swaUsed           = with(WithSlidingWindow, gauge("sglang:swa_used_tokens", "tokens", "Tokens of KV of sliding-window layers that running work locks.", OnAll, OnEveryReport, overDP))
 )
 
 // Constants of the engine.
@@ -42,7 +42,7 @@ var (
 // Streaming sessions.
 var (
 	streamingSessions = with(WithSessions, gauge("sglang:num_streaming_sessions", "sessions", "Open streaming sessions.", OnUnified, OnDecodeReport|OnIdleReport, overDP))
-	sessionHeldTokens = with(WithSessions, gauge("sglang:streaming_session_held_tokens", "tokens", "Slots that nothing but streaming sessions without a turn under way keeps.", OnUnified, OnDecodeReport|OnIdleReport, overDP))
+	sessionHeldTokens = with(WithSessions, gauge("sglang:streaming_session_held_tokens", "tokens", "Tokens that nothing but streaming sessions without a turn under way keeps.", OnUnified, OnDecodeReport|OnIdleReport, overDP))
 )
 
 // Routing keys, as routers send them with requests.
@@ -103,7 +103,7 @@ var (
 // The prefix cache.
 var (
 	evictionDuration = cache(histogram("sglang:eviction_duration_seconds", "seconds", "Time of one eviction that freed something.", OnUnified|OnPrefill, bucketsEviction))
-	evictedTokens    = cache(counter("sglang:evicted_tokens_total", "tokens", "KV slots that evictions freed.", OnUnified|OnPrefill))
+	evictedTokens    = cache(counter("sglang:evicted_tokens_total", "tokens", "Tokens whose KV evictions freed.", OnUnified|OnPrefill))
 )
 
 // schedulerFamilies are what every scheduler may have.

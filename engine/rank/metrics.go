@@ -11,11 +11,13 @@ import (
 
 // store is a rank's file in the replica's metrics directory.
 type store struct {
-	file *metrics.Store
-	to   report.Reporter
+	file  *metrics.Store
+	to    report.Reporter
+	spans func(spans int64) // nil: nothing is traced
 }
 
 func (s store) reporter() report.Reporter { return s.to }
+func (s store) spansLost() func(int64)    { return s.spans }
 func (s store) close() error              { return s.file.Close() }
 
 // exports reports whether this rank writes metrics: of the ranks that share layers the first, of every stage, or all.
@@ -40,7 +42,7 @@ func (c Config) features(made runner.Info) (f metrics.Features) {
 }
 
 // openMetrics opens the store that cfg names, or one that forgets where metrics are off. Where another rank writes the metrics,
-// this one counts breaches of conservation laws alone.
+// this one counts its own breaches of conservation laws and lost spans alone.
 func openMetrics(cfg Config, made runner.Info, clock ledger.Clock) (metricsStore, error) {
 	tpRank, ppRank := cfg.Rank%max(1, cfg.TPSize), cfg.Rank/max(1, cfg.TPSize)
 	if !cfg.Metrics.Enabled {
@@ -55,12 +57,18 @@ func openMetrics(cfg Config, made runner.Info, clock ledger.Clock) (metricsStore
 		return nil, fmt.Errorf("open the metrics of %s: %w", cfg.name(), err)
 	}
 	backend := metrics.ByRole(file, cfg.Metrics.Backends)
-	if !cfg.exports() {
-		return store{file: file, to: metrics.NewBreaches(backend)}, nil
+	s := store{file: file}
+	if cfg.Trace.Enabled {
+		s.spans = metrics.NewSpansLost(backend)
 	}
-	return store{file: file, to: metrics.NewScheduler(backend, metrics.RankLabels{
+	if !cfg.exports() {
+		s.to = metrics.NewBreaches(backend)
+		return s, nil
+	}
+	s.to = metrics.NewScheduler(backend, metrics.RankLabels{
 		ModelName: cfg.ServedModelName, EngineType: cfg.Disagg.Mode.EngineType(), Priority: cfg.Priority.Enabled, TPRank: tpRank, PPRank: ppRank,
 		DPRank: cfg.DPRank, Extra: cfg.Metrics.Labels, MaxValues: cfg.Metrics.MaxLabelValues,
 		Features: cfg.features(made), EvictionBuckets: cfg.Metrics.EvictionBuckets,
-	}, clock)}, nil
+	}, clock)
+	return s, nil
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/sluice-dev/sluice/engine/ledger"
 	"github.com/sluice-dev/sluice/engine/ledger/ledgertest"
 	"github.com/sluice-dev/sluice/engine/metrics"
@@ -47,5 +49,56 @@ func TestEveryRankTellsBreaches(t *testing.T) {
 	}
 	if m, err := openMetrics(Config{}, runner.Info{}, ledgertest.New()); err != nil || m != (noMetrics{}) {
 		t.Errorf("when metrics are off: %v, %v", m, err)
+	}
+}
+
+// TestSpansLost: every rank that makes spans counts those that get lost, from 0 on, and no other rank has the series.
+func TestSpansLost(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		traced bool
+		want   []float64 // of the one series: before and after each of four ranks lost its spans
+	}{
+		{"traced", true, []float64{0, 10}},
+		{"not traced", false, []float64{}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			dir := t.TempDir()
+			g := metrics.NewGatherer(dir)
+			defer g.Close()
+			got := []float64{}
+			read := func() {
+				gathered, err := g.Gather()
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, family := range gathered {
+					if family.GetName() == "sluice_trace_spans_lost_total" {
+						got = append(got, family.GetMetric()[0].GetCounter().GetValue())
+					}
+				}
+			}
+			var tell []func(int64)
+			for i := range 4 {
+				cfg := Config{Rank: i, TPSize: 2, PPSize: 2, Metrics: MetricsConfig{Enabled: true, Dir: dir}}
+				cfg.Trace.Enabled = tc.traced
+				m, err := openMetrics(cfg, runner.Info{}, ledgertest.New())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer m.close()
+				tell = append(tell, m.spansLost())
+			}
+			read()
+			for i, told := range tell {
+				if told != nil {
+					told(int64(i + 1))
+				}
+			}
+			read()
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
 	}
 }

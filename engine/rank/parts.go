@@ -59,7 +59,7 @@ func assemble(ctx context.Context, cfg Config, world *parallel.World, log *slog.
 	if p.metrics, err = openMetrics(cfg, p.runner.Info(), clock); err != nil {
 		return nil, err
 	}
-	if p.tracing, err = openTracing(cfg, clock, log); err != nil {
+	if p.tracing, err = openTracing(cfg, clock, log, p.metrics.spansLost()); err != nil {
 		return nil, err
 	}
 	// Transfers wake a scheduler that is made after them.

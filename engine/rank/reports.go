@@ -9,6 +9,7 @@ import (
 // metricsStore is where a rank's metrics go.
 type metricsStore interface {
 	reporter() report.Reporter
+	spansLost() func(spans int64) // counts spans that no collector got; nil: nobody does
 	close() error
 }
 
@@ -16,6 +17,7 @@ type metricsStore interface {
 type noMetrics struct{}
 
 func (noMetrics) reporter() report.Reporter { return report.Silent() }
+func (noMetrics) spansLost() func(int64)    { return nil }
 func (noMetrics) close() error              { return nil }
 
 // logged passes reports on and writes them to the log.

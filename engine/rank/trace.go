@@ -20,9 +20,9 @@ type tracing struct {
 	tracer  *trace.Tracer
 }
 
-// openTracing begins the export of a rank's spans, if requests are traced.
-func openTracing(cfg Config, clock ledger.Clock, log *slog.Logger) (tracing, error) {
-	process, err := trace.Open(cfg.Trace, clock, log)
+// openTracing begins the export of a rank's spans, if requests are traced. lost, if any, is told of those that get lost.
+func openTracing(cfg Config, clock ledger.Clock, log *slog.Logger, lost func(spans int64)) (tracing, error) {
+	process, err := trace.Open(cfg.Trace, clock, log, lost)
 	if err != nil {
 		return tracing{}, err
 	}

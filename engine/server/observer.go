@@ -14,6 +14,7 @@ import (
 // all processes of the replica write. All are empty while metrics are off.
 type observer struct {
 	events     Events
+	spansLost  func(spans int64)
 	exposition http.Handler
 	dir        string
 
@@ -39,7 +40,9 @@ func newObserver(cfg Config, run Runtime) (*observer, error) {
 	if o.store, err = metrics.OpenStore(dir, "api"); err != nil {
 		return nil, errors.Join(fmt.Errorf("--enable-metrics: %s: %w", place, err), o.close())
 	}
-	front := metrics.NewFront(metrics.ByRole(o.store, run.Backends), metrics.FrontLabels{
+	backend := metrics.ByRole(o.store, run.Backends)
+	o.spansLost = metrics.NewSpansLost(backend) // at 0 also while nothing is traced, as every counter of this process
+	front := metrics.NewFront(backend, metrics.FrontLabels{
 		ModelName: cfg.ServedModelName, EngineType: cfg.Rank.Disagg.Mode.EngineType(), Priority: cfg.Rank.Priority.Enabled,
 		Custom: cfg.AllowedCustomLabels, Extra: cfg.ExtraMetricLabels, MaxValues: cfg.Rank.Metrics.MaxLabelValues,
 	}, cfg.Buckets, run.Clock)

@@ -265,7 +265,7 @@ func newBenchTelling(t testing.TB, events Events, clock *ledgertest.Clock, log s
 	if r.script == nil {
 		r.script = b.say(length(), "Hello", " world")
 	}
-	tracing, err := openTracing(cfg, b.clock, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	tracing, err := openTracing(cfg, b.clock, slog.New(slog.NewTextHandler(io.Discard, nil)), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

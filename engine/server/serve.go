@@ -76,7 +76,7 @@ func Serve(ctx context.Context, cfg Config, run Runtime) (err error) {
 	}
 	defer func() { err = errors.Join(err, observer.close()) }()
 
-	tracing, err := openTracing(cfg, run.Clock, run.Log)
+	tracing, err := openTracing(cfg, run.Clock, run.Log, observer.spansLost)
 	if err != nil {
 		return err
 	}

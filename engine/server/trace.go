@@ -24,9 +24,10 @@ func closeTracing(p *trace.Process) error {
 	return p.Close(ctx)
 }
 
-// openTracing begins the export of the API process's spans; nil when --enable-trace is off.
-func openTracing(cfg Config, clock ledger.Clock, log *slog.Logger) (*trace.Process, error) {
-	p, err := trace.Open(cfg.Rank.Trace, clock, log)
+// openTracing begins the export of the API process's spans; nil when --enable-trace is off. lost, if any, is told of those
+// that get lost.
+func openTracing(cfg Config, clock ledger.Clock, log *slog.Logger, lost func(spans int64)) (*trace.Process, error) {
+	p, err := trace.Open(cfg.Rank.Trace, clock, log, lost)
 	if err == nil && p != nil {
 		log.Info("requests are traced", "endpoint", cfg.Rank.Trace.Endpoint, "protocol", cfg.Rank.Trace.Protocol, "level", p.Level())
 	}

@@ -10,6 +10,8 @@ import (
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+
+	"github.com/sluice-dev/sluice/engine/ledger"
 )
 
 const (
@@ -54,7 +56,9 @@ type exporter struct {
 	queue  *queue
 	client otlptrace.Client
 	delay  time.Duration
+	clock  ledger.Clock
 	log    *slog.Logger
+	tell   func(spans int64) // of those that are lost; nil: nobody
 
 	life context.Context // of uploads
 	kill context.CancelFunc
@@ -63,8 +67,10 @@ type exporter struct {
 }
 
 // newExporter begins to export. The client is started already, and becomes the exporter's.
-func newExporter(client otlptrace.Client, size int, cfg Config, log *slog.Logger) *exporter {
-	e := &exporter{queue: newQueue(size, cfg.BatchSize), client: client, delay: cfg.Delay, log: log, done: make(chan struct{})}
+func newExporter(client otlptrace.Client, size int, cfg Config, clock ledger.Clock, log *slog.Logger, lost func(spans int64)) *exporter {
+	e := &exporter{
+		queue: newQueue(size, cfg.BatchSize), client: client, delay: cfg.Delay, clock: clock, log: log, tell: lost, done: make(chan struct{}),
+	}
 	e.life, e.kill = context.WithCancel(context.Background())
 	go e.run()
 	return e
@@ -74,7 +80,7 @@ func (e *exporter) run() {
 	defer close(e.done)
 	tick := time.NewTicker(e.delay)
 	defer tick.Stop()
-	var trouble trouble
+	trouble := trouble{clock: e.clock}
 	for {
 		select {
 		case <-tick.C:
@@ -83,10 +89,10 @@ func (e *exporter) run() {
 		for more := true; more; {
 			spans, left, dropped, closed := e.queue.take()
 			more = left
-			e.lost.Add(dropped)
+			e.lose(dropped)
 			err := e.upload(spans)
 			if err != nil {
-				e.lost.Add(int64(len(spans)))
+				e.lose(int64(len(spans)))
 			}
 			trouble.note(e.log, dropped, len(spans), err)
 			e.queue.giveBack(spans)
@@ -95,6 +101,17 @@ func (e *exporter) run() {
 				return
 			}
 		}
+	}
+}
+
+// lose counts spans that no collector gets.
+func (e *exporter) lose(spans int64) {
+	if spans == 0 {
+		return
+	}
+	e.lost.Add(spans)
+	if e.tell != nil {
+		e.tell(spans)
 	}
 }
 
@@ -123,8 +140,10 @@ func (e *exporter) close(ctx context.Context) error {
 
 // trouble is what the log has to be told about spans that get lost: at once when it begins, and then now and then.
 type trouble struct {
-	lost int64     // since it was said
-	said time.Time // zero: all is well
+	clock ledger.Clock // is read only while spans get lost
+	lost  int64        // since it was said
+	bad   bool         // spans get lost, which was said
+	said  ledger.Instant
 }
 
 // note books one export: so many spans had been dropped before it, so many were sent, with an error or without.
@@ -134,7 +153,7 @@ func (t *trouble) note(log *slog.Logger, dropped int64, sent int, err error) {
 		t.lost += int64(sent)
 	}
 	switch {
-	case t.lost > 0 && time.Since(t.said) > sayAgain:
+	case t.lost > 0 && t.due():
 		args := []any{"spans", t.lost}
 		if dropped > 0 {
 			args = append(args, "queue_full", dropped)
@@ -143,11 +162,21 @@ func (t *trouble) note(log *slog.Logger, dropped int64, sent int, err error) {
 			args = append(args, "error", err)
 		}
 		log.Warn("spans are lost; requests are not affected", args...)
-		t.lost, t.said = 0, time.Now()
-	case err == nil && sent > 0 && dropped == 0 && !t.said.IsZero():
+		t.lost = 0
+	case err == nil && sent > 0 && dropped == 0 && t.bad:
 		log.Info("spans reach the collector again", "lost_since", t.lost)
-		*t = trouble{}
+		t.lost, t.bad = 0, false
 	}
+}
+
+// due reports whether it is time to say that spans are lost, and takes that as said.
+func (t *trouble) due() bool {
+	now := t.clock.Now()
+	if t.bad && now.Sub(t.said) <= int64(sayAgain) {
+		return false
+	}
+	t.bad, t.said = true, now
+	return true
 }
 
 // end says what has not been said.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -42,7 +43,15 @@ func (l *log) String() string {
 	return l.b.String()
 }
 
-func (l *log) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
+// logger writes lines without their times.
+func (l *log) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}}))
+}
 
 func put(p *Process, names ...string) {
 	for _, name := range names {
@@ -61,7 +70,7 @@ func TestExport(t *testing.T) {
 			if protocol == HTTPProtobuf {
 				cfg.Endpoint = collector.HTTP
 			}
-			p, err := Open(cfg, ledgertest.New(), slog.New(slog.NewTextHandler(io.Discard, nil)))
+			p, err := Open(cfg, ledgertest.New(), slog.New(slog.NewTextHandler(io.Discard, nil)), nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -109,6 +118,7 @@ type scripted struct {
 	mu      sync.Mutex
 	sizes   []int
 	stopped bool
+	lost    atomic.Int64 // as the one who asked was told
 }
 
 func (c *scripted) Start(context.Context) error { return nil }
@@ -141,7 +151,8 @@ func newScripted(t *testing.T, size, batch int, delay time.Duration, upload func
 	c, l := &scripted{upload: upload}, &log{}
 	cfg := DefaultConfig()
 	cfg.Enabled, cfg.BatchSize, cfg.Delay = true, batch, delay
-	return &Process{cfg: cfg, clock: ledgertest.New(), out: newExporter(c, size, cfg, l.logger())}, c, l
+	clock := ledgertest.New()
+	return &Process{cfg: cfg, clock: clock, out: newExporter(c, size, cfg, clock, l.logger(), func(spans int64) { c.lost.Add(spans) })}, c, l
 }
 
 func within(t *testing.T, what string, holds func() bool) {
@@ -178,7 +189,7 @@ func TestBatches(t *testing.T) {
 // TestSlowCollector: while one message is under way the queue fills, and then spans are dropped and counted; nobody waits.
 func TestSlowCollector(t *testing.T) {
 	began, release := make(chan struct{}, 100), make(chan struct{})
-	p, _, l := newScripted(t, 8, 2, time.Hour, func(ctx context.Context, _ int) error {
+	p, c, l := newScripted(t, 8, 2, time.Hour, func(ctx context.Context, _ int) error {
 		began <- struct{}{}
 		select {
 		case <-release:
@@ -192,8 +203,8 @@ func TestSlowCollector(t *testing.T) {
 	put(p, slices.Repeat([]string{"x"}, 13)...) // 8 fit
 	close(release)
 	within(t, "the dropped spans are counted", func() bool { return p.Lost() == 5 })
-	if err := p.Close(t.Context()); err != nil || p.Lost() != 5 {
-		t.Errorf("%d spans are lost: %v", p.Lost(), err)
+	if err := p.Close(t.Context()); err != nil || p.Lost() != 5 || c.lost.Load() != 5 {
+		t.Errorf("%d spans are lost, %d were told: %v", p.Lost(), c.lost.Load(), err)
 	}
 	if text := l.String(); !strings.Contains(text, "level=WARN") || !strings.Contains(text, "spans=5 queue_full=5") {
 		t.Errorf("the log says %s", text)
@@ -218,12 +229,42 @@ func TestFailingCollector(t *testing.T) {
 	mu.Unlock()
 	put(p, "g", "h")
 	within(t, "it works again", func() bool { return len(c.sent()) == 4 })
-	if err := p.Close(t.Context()); err != nil || p.Lost() != 6 {
-		t.Errorf("%d spans are lost: %v", p.Lost(), err)
+	if err := p.Close(t.Context()); err != nil || p.Lost() != 6 || c.lost.Load() != 6 {
+		t.Errorf("%d spans are lost, %d were told: %v", p.Lost(), c.lost.Load(), err)
 	}
 	text := l.String()
 	if strings.Count(text, "no room on the disk") != 1 || !strings.Contains(text, "spans=2") || !strings.Contains(text, "reach the collector again") || !strings.Contains(text, "lost_since=4") {
 		t.Errorf("the log says %s", text)
+	}
+}
+
+// TestComplaints: lost spans are said at once and then at most once a minute of the clock that the process was given, with
+// all that were lost in between.
+func TestComplaints(t *testing.T) {
+	clock, l := ledgertest.New(), &log{}
+	tr := trouble{clock: clock}
+	gone := errors.New("gone")
+	for _, step := range []struct {
+		after time.Duration
+		lost  int64 // dropped
+		sent  int
+		err   error
+		want  string
+	}{
+		{0, 0, 1, nil, ""},
+		{0, 2, 0, nil, `level=WARN msg="spans are lost; requests are not affected" spans=2 queue_full=2` + "\n"},
+		{sayAgain, 3, 4, gone, ""}, // a minute later, not after it
+		{1, 1, 0, nil, `level=WARN msg="spans are lost; requests are not affected" spans=8 queue_full=1` + "\n"},
+		{time.Second, 0, 5, gone, ""},
+		{time.Second, 0, 1, nil, `level=INFO msg="spans reach the collector again" lost_since=5` + "\n"},
+		{time.Second, 0, 1, gone, `level=WARN msg="spans are lost; requests are not affected" spans=1 error=gone` + "\n"},
+	} {
+		clock.Advance(step.after)
+		before := l.String()
+		tr.note(l.logger(), step.lost, step.sent, step.err)
+		if diff := cmp.Diff(step.want, strings.TrimPrefix(l.String(), before)); diff != "" {
+			t.Errorf("after %v (-want +got)\n%s", step.after, diff)
+		}
 	}
 }
 
@@ -249,7 +290,7 @@ func TestNoCollector(t *testing.T) {
 			cfg := DefaultConfig()
 			cfg.Enabled, cfg.Protocol, cfg.Endpoint, cfg.BatchSize = true, protocol, "127.0.0.1:1", 2
 			l := &log{}
-			p, err := Open(cfg, ledgertest.New(), l.logger())
+			p, err := Open(cfg, ledgertest.New(), l.logger(), nil)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -24,8 +24,9 @@ type Process struct {
 }
 
 // Open begins the tracing of a process by a valid configuration; nil when that is off. clock is the one of the timelines.
+// lost, if any, is told how many spans no collector gets, as they are given up; it is called on the goroutine that exports.
 // Nobody has to listen at the endpoint yet, or ever.
-func Open(cfg Config, clock ledger.Clock, log *slog.Logger) (*Process, error) {
+func Open(cfg Config, clock ledger.Clock, log *slog.Logger, lost func(spans int64)) (*Process, error) {
 	if !cfg.Enabled {
 		return nil, nil
 	}
@@ -36,7 +37,7 @@ func Open(cfg Config, clock ledger.Clock, log *slog.Logger) (*Process, error) {
 	if err := client.Start(context.Background()); err != nil {
 		return nil, fmt.Errorf("--otlp-traces-endpoint %s: %w", cfg.Endpoint, err)
 	}
-	p := &Process{cfg: cfg, clock: clock, out: newExporter(client, QueueSize, cfg, log), host: thisHost(), pid: os.Getpid()}
+	p := &Process{cfg: cfg, clock: clock, out: newExporter(client, QueueSize, cfg, clock, log, lost), host: thisHost(), pid: os.Getpid()}
 	p.level.Store(int64(cfg.Level))
 	return p, nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
 
+	"github.com/sluice-dev/sluice/engine/ledger"
 	"github.com/sluice-dev/sluice/engine/metrics"
 	routermetrics "github.com/sluice-dev/sluice/router/metrics"
 )
@@ -240,7 +241,9 @@ func checkQuery(t *testing.T, where, expr string, o Options) {
 		}
 		have := map[string]string{}
 		for _, m := range selector.LabelMatchers {
-			have[m.Name] = m.Type.String() + m.Value
+			if have[m.Name] == "" || m.Type != labels.MatchNotEqual { // a query may leave out a value of what readers filter by
+				have[m.Name] = m.Type.String() + m.Value
+			}
 		}
 		for _, m := range o.Fixed {
 			if have[m.Label] != "="+m.Value {
@@ -377,6 +380,51 @@ func TestSelectors(t *testing.T) {
 	} {
 		if tc.got != tc.want {
 			t.Errorf("%s (%s):\ngot  %s\nwant %s", tc.name, tc.reason, tc.got, tc.want)
+		}
+	}
+}
+
+// TestWords: titles, helps and what is shown instead of data have the words of the contract, and no others for the same.
+func TestWords(t *testing.T) {
+	// "handshake" is the name of a lap and says nothing that "bootstrap" does not; memory is counted in tokens and pages.
+	other := regexp.MustCompile(`(?i)\b(slots?|handshakes?|shaken|preempt(ed|ion)s?|blocks?|time to first byte)\b`)
+	panels, rows := flat(build(t, Standalone()))
+	for _, p := range panels {
+		for _, text := range []*string{p.Title, p.Description, p.FieldConfig.Defaults.NoValue} {
+			if text != nil && other.MatchString(*text) {
+				t.Errorf("panel %q says %q", *p.Title, other.FindString(*text))
+			}
+		}
+	}
+	for _, r := range rows {
+		if other.MatchString(*r.Title) {
+			t.Errorf("row %q", *r.Title)
+		}
+	}
+	for _, f := range metrics.Families() {
+		if other.MatchString(f.Help) {
+			t.Errorf("the help of %s says %q", f.Name, other.FindString(f.Help))
+		}
+	}
+}
+
+// TestEveryStageIsSpokenOf: "Requests by Stage" has a series of every stage of a scheduler, or says why there is none.
+func TestEveryStageIsSpokenOf(t *testing.T) {
+	panels, _ := flat(build(t, Standalone()))
+	at := slices.IndexFunc(panels, func(p sdk.Panel) bool { return *p.Title == "Requests by Stage" })
+	if at < 0 {
+		t.Fatal("there is no such panel")
+	}
+	said := *panels[at].Description
+	for _, stage := range ledger.Stages() {
+		schedulers := slices.DeleteFunc(slices.Clone(stage.Forms), func(f ledger.Form) bool {
+			return f == ledger.APIServer || f == ledger.DPController || slices.Contains(stage.Observed, f)
+		})
+		if stage.Stage == ledger.StageDone || stage.Parent != ledger.StageNone || stage.Detail || len(schedulers) == 0 {
+			continue
+		}
+		if !strings.Contains(said, stage.Name) {
+			t.Errorf("%s has no samples on %v, and the panel does not speak of it", stage.Name, schedulers)
 		}
 	}
 }

@@ -7,7 +7,7 @@ func handoverPanels(q *queries) []panel {
 	replica, legend := q.options.Replica, q.options.legend()
 	return []panel{
 		{
-			title: "Queues of Prefill Engines", unit: number, empty: "no prefill engine", help: "Requests that wait for the decode engine's handshake, and those whose KV is still being sent.",
+			title: "Queues of Prefill Engines", unit: number, empty: "no prefill engine", help: "Requests whose bootstrap the decode engine has not done yet, and those whose KV is still being sent.",
 			targets: []target{
 				{q.total("sglang:num_prefill_bootstrap_queue_reqs", replica), "bootstrap " + legend},
 				{q.total("sglang:num_prefill_inflight_queue_reqs", replica), "inflight " + legend},
@@ -39,7 +39,7 @@ func handoverPanels(q *queries) []panel {
 			title: "KV of a Request", unit: mebibytes, empty: noTransfer, help: "Bytes of one KV transfer.", targets: quantiles(q, "sglang:kv_transfer_total_mb"),
 		},
 		{
-			title: "Handshake", unit: milliseconds, empty: noTransfer, help: "Until the two engines of a transfer had shaken hands, as each side saw it.",
+			title: "Bootstrap", unit: milliseconds, empty: noTransfer, help: "Until the two engines of a transfer had met, as each side saw it.",
 			targets: quantiles(q, "sglang:kv_transfer_bootstrap_ms"),
 		},
 		{

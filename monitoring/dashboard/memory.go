@@ -13,7 +13,7 @@ func memoryPanels(q *queries) []panel {
 			},
 		},
 		{
-			title: "KV Slots", unit: tokens, look: stacked, help: "Slots that running work locks, that hold cached KV, and that are free. Together they are the capacity.",
+			title: "KV Tokens", unit: tokens, look: stacked, help: "Tokens of the pools' pages that running work locks, that hold cached KV, and that are free. Together they are the capacity.",
 			targets: []target{
 				{q.total("sglang:kv_used_tokens", nil), "used"},
 				{q.total("sglang:kv_evictable_tokens", nil), "cached"},
@@ -21,7 +21,7 @@ func memoryPanels(q *queries) []panel {
 			},
 		},
 		{
-			title: "KV Slots of Sliding-Window Layers", unit: tokens, look: stacked, empty: "no model with sliding-window layers", help: "The same for the pool of layers that look at a window.",
+			title: "KV Tokens of Sliding-Window Layers", unit: tokens, look: stacked, empty: "no model with sliding-window layers", help: "The same for the pool of layers that look at a window.",
 			targets: []target{
 				{q.total("sglang:swa_used_tokens", nil), "used"},
 				{q.total("sglang:swa_evictable_tokens", nil), "cached"},
@@ -29,7 +29,7 @@ func memoryPanels(q *queries) []panel {
 			},
 		},
 		{
-			title: "KV Slots in Use", unit: tokens, help: "Slots in use, of which a request's own and those that sessions keep between their turns.",
+			title: "KV Tokens in Use", unit: tokens, help: "Tokens in use, and of these the ones that sessions keep between their turns.",
 			targets: []target{
 				{q.total("sglang:num_used_tokens", replica), "in use " + legend},
 				{q.total("sglang:streaming_session_held_tokens", replica), "sessions " + legend},
@@ -61,7 +61,7 @@ func memoryPanels(q *queries) []panel {
 			targets: []target{{q.highest("sglang:cache_hit_rate", replica), legend}},
 		},
 		{
-			title: "Evictions", unit: tokensPerSec, empty: "nothing was evicted yet, or the engine has no prefix cache", help: "KV slots freed by eviction from the prefix cache.",
+			title: "Evictions", unit: tokensPerSec, empty: "nothing was evicted yet, or the engine has no prefix cache", help: "Tokens whose KV the prefix cache gave up.",
 			targets: []target{{q.rate("sglang:evicted_tokens_total", replica), legend}},
 		},
 		{

@@ -126,5 +126,9 @@ func storePanels(q *queries) []panel {
 			title: "Label Values Refused", unit: number, warn: 1, empty: "no family has a budget: --metrics-max-label-values", help: "Updates whose label values were beyond --metrics-max-label-values and count under other, by family." + noModel,
 			targets: []target{{q.increase("sluice_metrics_label_values_refused_total", []string{"family"}), "{{family}}"}},
 		},
+		{
+			title: "Spans Lost", unit: number, warn: 1, help: "Spans that no collector got: it is slow or gone, or the queue of the export was full. Requests don't wait for it." + noModel,
+			targets: []target{{q.increase("sluice_trace_spans_lost_total", q.options.Replica), q.options.legend()}},
+		},
 	}
 }

@@ -17,7 +17,7 @@ func rows(q *queries) []row {
 		{"Router", routerPanels(q)},
 		{"Engine and Start", enginePanels(q)},
 		{"Ledger", ledgerPanels(q)},
-		{"Metrics Store", storePanels(q)},
+		{"Metrics Store and Traces", storePanels(q)},
 	}
 }
 

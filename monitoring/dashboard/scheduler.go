@@ -1,13 +1,19 @@
 package dashboard
 
 func stagePanels(q *queries) []panel {
-	byStage := []string{"engine_type", "stage"}
+	byEngine, byStage := []string{"engine_type"}, []string{"engine_type", "stage"}
 	const family, legend = "sglang:per_stage_req_latency_seconds", "{{engine_type}} {{stage}}"
 	return []panel{
 		{
 			title: "Requests by Stage", unit: number, look: stacked, empty: noTraffic,
-			help:    "Mean number of requests in each stage: the seconds that requests spent there, per second. docs/stages.md says what each is; laps of a stage are not added to it.",
-			targets: []target{{q.grown("rate", family, "_sum", byStage, []string{`stage!~"chunked_prefill|fake_output"`}), legend}},
+			help: "Mean number of requests in each stage: the seconds that requests spent there, per second, counted when they leave it. docs/stages.md says what each is; " +
+				"laps of a stage are not added to it. Stages without samples are shown as they are now: prefill_waiting by the waiting queue, decode_forward by the running batch, " +
+				"on a unified engine together with decode_waiting. Nothing counts requests in prefill_prepare, which is short but for grammars.",
+			targets: []target{
+				{q.grown("rate", family, "_sum", byStage, []string{`stage!~"chunked_prefill|fake_output"`}), legend},
+				{q.total("sglang:num_queue_reqs", byEngine, `engine_type!="decode"`), "{{engine_type}} prefill_waiting now"},
+				{q.total("sglang:num_running_reqs", byEngine, `engine_type!="prefill"`), "{{engine_type}} decode_forward now"},
+			},
 		},
 		{title: "Time of a Stage, Mean", unit: seconds, empty: noTraffic, targets: []target{{q.mean(family, byStage), legend}}},
 		{title: "Time of a Stage, P99", unit: seconds, empty: noTraffic, targets: []target{{q.quantile(0.99, family, byStage), legend}}},
