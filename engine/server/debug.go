@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/sluice-dev/sluice/engine/ledger"
 	"github.com/sluice-dev/sluice/engine/request"
+	"github.com/sluice-dev/sluice/internal/query"
 )
 
 // requestView is one sequence as /debug/requests shows it. Times are nanoseconds.
@@ -85,11 +87,29 @@ type requestList struct {
 	Requests  []requestView `json:"requests"`
 }
 
-// view shows a sequence as it is now.
-func (x *recent) view() requestView {
+// glimpse is a sequence at one moment: enough to choose it, and what its view is made of.
+type glimpse struct {
+	of     *recent
+	ending *ending        // nil: it lives
+	api    *ledger.Record // of the API process, so far
+}
+
+// glance looks at a sequence as it is now.
+func (x *recent) glance() glimpse {
 	x.mu.Lock()
-	e, timeline := x.ending, x.timeline
+	g, timeline := glimpse{of: x, ending: x.ending}, x.timeline
 	x.mu.Unlock()
+	if g.ending != nil {
+		g.api = g.ending.api
+	} else {
+		g.api = timeline.Record()
+	}
+	return g
+}
+
+// view shows what was seen.
+func (g glimpse) view() requestView {
+	x, e, api := g.of, g.ending, g.api
 	v := requestView{
 		RID: x.rid, InFlight: e == nil, Streaming: x.streaming, Priority: x.priority, Room: x.room,
 		PromptTokens: x.prompt, CompletionTokens: int(x.tokens.Load()),
@@ -97,11 +117,7 @@ func (x *recent) view() requestView {
 	if rank := int(x.dpRank.Load()); rank >= 0 {
 		v.DPRank = &rank
 	}
-	var api *ledger.Record
-	if e == nil {
-		api = timeline.Record()
-	} else {
-		api = e.api
+	if e != nil {
 		v.Outcome, v.Message = &e.outcome, e.message
 		v.PromptTokens, v.CachedTokens, v.ComputedTokens, v.ReprocessedTokens = e.prompt, e.cached, e.computed, e.reprocessed
 		v.CompletionTokens, v.Retractions = e.tokens, e.retracted
@@ -163,8 +179,20 @@ type debugQuery struct {
 	text    bool
 }
 
+// readQuery gives the parameters of a request's URL; one that can't be read is an error, as it would not count otherwise.
+func readQuery(r *http.Request) (url.Values, *apiError) {
+	values, err := query.Parse(r.URL.RawQuery)
+	if err != nil {
+		return nil, failure(http.StatusBadRequest, "", "the query of the URL: %v", err)
+	}
+	return values, nil
+}
+
 func (s *Server) readDebugQuery(r *http.Request) (q debugQuery, err *apiError) {
-	values := r.URL.Query()
+	values, err := readQuery(r)
+	if err != nil {
+		return q, err
+	}
 	q.limit, q.outcome = defaultListed, values.Get("outcome")
 	for _, f := range []struct {
 		name string
@@ -202,7 +230,7 @@ func (s *Server) readDebugQuery(r *http.Request) (q debugQuery, err *apiError) {
 			return q, badField("since", "must be a duration back from now, such as 5m, or a time in RFC 3339, not %q", clip(text))
 		}
 	}
-	q.text, err = wantsText(r)
+	q.text, err = wantsText(values)
 	return q, err
 }
 
@@ -218,8 +246,8 @@ func wallNanos(at time.Time) int64 {
 }
 
 // wantsText reads format=.
-func wantsText(r *http.Request) (text bool, err *apiError) {
-	switch format := r.URL.Query().Get("format"); format {
+func wantsText(values url.Values) (text bool, err *apiError) {
+	switch format := values.Get("format"); format {
 	case "", "json":
 		return false, nil
 	case "text":
@@ -230,15 +258,33 @@ func wantsText(r *http.Request) (text bool, err *apiError) {
 }
 
 // takes reports whether a sequence was asked for.
-func (q debugQuery) takes(v requestView) bool {
+func (q debugQuery) takes(g glimpse) bool {
 	outcome := outcomeInFlight
-	if v.Outcome != nil {
-		outcome = string(*v.Outcome)
+	if g.ending != nil {
+		outcome = string(g.ending.outcome)
 	}
-	if q.room != nil && (v.Room == nil || *v.Room != *q.room) {
+	if q.room != nil && (g.of.room == nil || *g.of.room != *q.room) {
 		return false
 	}
-	return (q.outcome == "" || q.outcome == outcome) && v.ReceivedWall >= q.since
+	return (q.outcome == "" || q.outcome == outcome) && g.api.StartWallNanos >= q.since
+}
+
+// choose gives those of list that were asked for, in the order of the answer.
+func (q debugQuery) choose(list []*recent) []glimpse {
+	chosen := []glimpse{}
+	for _, x := range list {
+		if q.slowest == 0 && len(chosen) == q.limit {
+			break
+		}
+		if g := x.glance(); q.takes(g) {
+			chosen = append(chosen, g)
+		}
+	}
+	if q.slowest > 0 {
+		slices.SortStableFunc(chosen, func(a, b glimpse) int { return cmp.Compare(b.api.Nanos, a.api.Nanos) })
+		chosen = chosen[:min(len(chosen), q.slowest, q.limit)]
+	}
+	return chosen
 }
 
 // debugRequests answers GET /debug/requests: the sequences that live and the last that ended.
@@ -252,17 +298,8 @@ func (s *Server) debugRequests(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	views := []requestView{}
-	for _, x := range s.recent.all() {
-		if q.slowest == 0 && len(views) == q.limit {
-			break
-		}
-		if v := x.view(); q.takes(v) {
-			views = append(views, v)
-		}
-	}
-	if q.slowest > 0 {
-		slices.SortStableFunc(views, func(a, b requestView) int { return cmp.Compare(b.E2ENanos, a.E2ENanos) })
-		views = views[:min(len(views), q.slowest, q.limit)]
+	for _, g := range q.choose(s.recent.all()) {
+		views = append(views, g.view())
 	}
 	if q.text {
 		writeWaterfalls(w, views)
@@ -275,7 +312,11 @@ func (s *Server) debugRequests(w http.ResponseWriter, r *http.Request) {
 
 // debugRequest answers GET /debug/requests/{rid}.
 func (s *Server) debugRequest(w http.ResponseWriter, r *http.Request) {
-	text, err := wantsText(r)
+	values, err := readQuery(r)
+	text := false
+	if err == nil {
+		text, err = wantsText(values)
+	}
 	rid := strings.TrimPrefix(r.URL.Path, debugRequestsRoute+"/")
 	var x *recent
 	switch {
@@ -294,10 +335,10 @@ func (s *Server) debugRequest(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if text {
-		writeWaterfalls(w, []requestView{x.view()})
+		writeWaterfalls(w, []requestView{x.glance().view()})
 		return
 	}
-	writeJSON(w, http.StatusOK, x.view())
+	writeJSON(w, http.StatusOK, x.glance().view())
 }
 
 const debugRequestsRoute = "/debug/requests"

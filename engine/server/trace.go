@@ -79,7 +79,12 @@ func (q *sequence) traceEnd(outcome request.Outcome, message string) {
 // setTraceLevel changes what requests that begin from now on are traced at. The engine has one API process, and each request
 // brings its level to the ranks.
 func (s *Server) setTraceLevel(w http.ResponseWriter, r *http.Request) {
-	text := r.URL.Query().Get("level")
+	query, queryErr := readQuery(r)
+	if queryErr != nil {
+		writeError(w, queryErr)
+		return
+	}
+	text := query.Get("level")
 	level, err := strconv.ParseUint(text, 10, 31)
 	switch {
 	case text == "":

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-dev/sluice/internal/query"
 	"github.com/sluice-dev/sluice/internal/waterfall"
 	"github.com/sluice-dev/sluice/router/fleet"
 )
@@ -201,9 +202,8 @@ type stageView struct {
 	Nanos int64  `json:"nanos"`
 }
 
+// view shows a request that the caller has locked.
 func (t *trail) view(now time.Time) trailView {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	v := trailView{
 		RID: t.rid, Route: t.route, InFlight: !t.ended, Stage: "done", Status: t.status, ReceivedWall: t.start.UnixNano(),
 		Received: t.start.UTC().Format(time.RFC3339Nano), Nanos: int64(t.took), Stages: []stageView{}, Attempts: append([]try{}, t.attempts...),
@@ -224,14 +224,51 @@ func (t *trail) view(now time.Time) trailView {
 	return v
 }
 
+// glimpse is what a request is chosen by for an answer.
+type glimpse struct {
+	of      *trail
+	live    *trailView // as it was then; nil: it has ended and does not change any more
+	outcome string     // outcomeInFlight while it lives
+	nanos   int64      // so far while it lives
+}
+
+// outcomeInFlight is what outcome= calls the requests that have none yet.
+const outcomeInFlight = "in_flight"
+
+// glance looks at a request.
+func (t *trail) glance(now time.Time) glimpse {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ended {
+		return glimpse{of: t, outcome: string(t.outcome), nanos: int64(t.took)}
+	}
+	v := t.view(now)
+	return glimpse{of: t, live: &v, outcome: outcomeInFlight, nanos: v.Nanos}
+}
+
+// view shows what was seen.
+func (g glimpse) view(now time.Time) trailView {
+	if g.live != nil {
+		return *g.live
+	}
+	g.of.mu.Lock()
+	defer g.of.mu.Unlock()
+	return g.of.view(now)
+}
+
 // is reports whether a request goes by that name: its rid, or a room of its engines.
-func (v *trailView) is(name string) bool {
-	return v.RID != "" && v.RID == name || v.met(name)
+func (t *trail) is(name string) bool {
+	t.mu.Lock()
+	named := t.rid != "" && t.rid == name
+	t.mu.Unlock()
+	return named || t.met(name)
 }
 
 // met reports whether two engines of the request met in the room.
-func (v *trailView) met(room string) bool {
-	return slices.ContainsFunc(v.Attempts, func(a try) bool { return a.Room != nil && strconv.FormatInt(*a.Room, 10) == room })
+func (t *trail) met(room string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.ContainsFunc(t.attempts, func(a try) bool { return a.Room != nil && strconv.FormatInt(*a.Room, 10) == room })
 }
 
 const (
@@ -247,7 +284,11 @@ func (p *Proxy) debugRequests(w http.ResponseWriter, r *http.Request) {
 	fail := func(status int, code, format string, args ...any) {
 		(&apiError{status: status, code: code, message: fmt.Sprintf(format, args...)}).write(w)
 	}
-	query := r.URL.Query()
+	query, err := query.Parse(r.URL.RawQuery)
+	if err != nil {
+		fail(http.StatusBadRequest, "", "the query of the URL: %v", err)
+		return
+	}
 	number := func(name string, without int) (n int, ok bool) {
 		text := query.Get(name)
 		if text == "" {
@@ -300,29 +341,33 @@ func (p *Proxy) debugRequests(w http.ResponseWriter, r *http.Request) {
 	name, one := strings.CutPrefix(r.URL.Path, debugRequestsRoute+"/")
 	one = one && name != ""
 	outcome := query.Get("outcome")
-	views := []trailView{}
+	if outcome != "" && outcome != outcomeInFlight && !slices.Contains(Outcomes(), Outcome(outcome)) {
+		fail(http.StatusBadRequest, "", "outcome must be %s or one of %v, not %q", outcomeInFlight, Outcomes(), clip(outcome))
+		return
+	}
+	var chosen []glimpse
 	for _, t := range p.recent.all() {
-		v := t.view(now)
-		ended := "in_flight"
-		if v.Outcome != nil {
-			ended = string(*v.Outcome)
-		}
+		g := t.glance(now)
 		switch {
-		case one && !v.is(name), room != "" && !v.met(room), outcome != "" && outcome != ended, t.start.Before(since):
+		case one && !t.is(name), room != "" && !t.met(room), outcome != "" && outcome != g.outcome, t.start.Before(since):
 			continue
 		}
-		if views = append(views, v); one || slowest == 0 && len(views) == limit {
+		if chosen = append(chosen, g); one || slowest == 0 && len(chosen) == limit {
 			break
 		}
 	}
-	if one && len(views) == 0 {
+	if one && len(chosen) == 0 {
 		fail(http.StatusNotFound, "request_not_kept", "no request with the rid or room %s is remembered: it never came here, its client gave no rid, or it is "+
 			"one of those that have gone from the ring (--debug-requests %d)", clip(name), p.recent.capacity)
 		return
 	}
 	if slowest > 0 {
-		slices.SortStableFunc(views, func(a, b trailView) int { return cmp.Compare(b.Nanos, a.Nanos) })
-		views = views[:min(len(views), slowest, limit)]
+		slices.SortStableFunc(chosen, func(a, b glimpse) int { return cmp.Compare(b.nanos, a.nanos) })
+		chosen = chosen[:min(len(chosen), slowest, limit)]
+	}
+	views := []trailView{}
+	for _, g := range chosen {
+		views = append(views, g.view(now))
 	}
 	switch {
 	case format == "text":

@@ -118,12 +118,15 @@ func TestDebugRequestsRing(t *testing.T) {
 		t.Errorf("the slowest are %+v", slowest)
 	}
 	for path, want := range map[string]string{
-		"/debug/requests/a":                "no request with the rid or room a is remembered",
-		"/debug/requests?slowest=x":        `slowest must be an integer from 1 to 10000, not \"x\"`,
-		"/debug/requests?room=x":           `room must be an integer, not \"x\"`,
-		"/debug/requests?format=yaml":      `format must be json or text, not \"yaml\"`,
-		"/debug/requests?since=yesterday":  `since must be a duration back from now`,
-		"/debug/requests/%0a?format=json&": "is remembered",
+		"/debug/requests/a":                 "no request with the rid or room a is remembered",
+		"/debug/requests?slowest=x":         `slowest must be an integer from 1 to 10000, not \"x\"`,
+		"/debug/requests?room=x":            `room must be an integer, not \"x\"`,
+		"/debug/requests?format=yaml":       `format must be json or text, not \"yaml\"`,
+		"/debug/requests?since=yesterday":   `since must be a duration back from now`,
+		"/debug/requests/%0a?format=json&":  "is remembered",
+		"/debug/requests?outcome=nonsense":  `outcome must be in_flight or one of [ok client_error client_closed no_engine engine_error broken timeout], not \"nonsense\"`,
+		"/debug/requests?limit=1;slowest=2": `the query of the URL: \"limit=1;slowest=2\" has a semicolon`,
+		"/debug/requests/c?format=%":        `the query of the URL: \"format=%\" can't be read`,
 	} {
 		if got := rt.do(t.Context(), http.MethodGet, path, "", nil); got.Status == http.StatusOK || !strings.Contains(got.Body, want) {
 			t.Errorf("%s answers %d %s, want %q", path, got.Status, got.Body, want)
