@@ -160,3 +160,15 @@ func processorTime(b *testing.B) (report func()) {
 	before := used()
 	return func() { b.ReportMetric(float64(used()-before)/float64(b.N), "cpu-ns/op") }
 }
+
+// BenchmarkHTTP is what an HTTP request costs besides its answer.
+func BenchmarkHTTP(b *testing.B) {
+	f := NewFront(openStore(b, b.TempDir(), "bench"), FrontLabels{ModelName: "m", EngineType: "unified", Extra: map[string]string{"cluster": "a", "zone": "b"}}, Buckets{}, ledger.System())
+	b.ReportAllocs()
+	defer processorTime(b)()
+	for b.Loop() {
+		f.RequestStarted("/v1/chat/completions", nethttp.MethodPost)
+		f.ResponseStarted("/v1/chat/completions", nethttp.MethodPost, nethttp.StatusOK)
+		f.RequestEnded("/v1/chat/completions", nethttp.MethodPost)
+	}
+}

@@ -38,27 +38,25 @@ func (b *budget) refuse(f *Family) {
 	b.refused[f].Add(1)
 }
 
-// vec finds series by the text of their labels. With limit entries there, further ones share one that is made with full
-// true. Each time one of these is asked for, the budget counts a refusal.
-type vec[T any] struct {
+// vec finds series by what tells them apart. With limit entries there, further ones share one that is made with full true.
+// Each time one of these is asked for, the budget counts a refusal. Finding an entry that is there allocates nothing.
+type vec[K comparable, T any] struct {
 	budget *budget
 	family *Family // what the budget counts refusals under
 	limit  int
 
-	mu    sync.RWMutex
-	byKey map[string]T
+	mu     sync.RWMutex
+	byKey  map[K]T
+	shared map[string]T // of those over the limit, by what tells them apart
 }
 
-func newVec[T any](b *budget, f *Family, limit int) *vec[T] {
+func newVec[K comparable, T any](b *budget, f *Family, limit int) *vec[K, T] {
 	b.watch(f)
-	return &vec[T]{budget: b, family: f, limit: limit}
+	return &vec[K, T]{budget: b, family: f, limit: limit, byKey: map[K]T{}, shared: map[string]T{}}
 }
-
-// overLimit is the key of the shared entry, with what tells shared entries apart; no label text begins with this byte.
-const overLimit = "\xff"
 
 // get gives the series of a key, made if need be. shared tells apart what has a shared entry each.
-func (v *vec[T]) get(key, shared string, make func(full bool) T) T {
+func (v *vec[K, T]) get(key K, shared string, make func(full bool) T) T {
 	v.mu.RLock()
 	t, ok := v.byKey[key]
 	v.mu.RUnlock()
@@ -70,18 +68,16 @@ func (v *vec[T]) get(key, shared string, make func(full bool) T) T {
 	if t, ok := v.byKey[key]; ok {
 		return t
 	}
-	if v.byKey == nil {
-		v.byKey = map[string]T{}
+	if len(v.byKey) < v.limit {
+		t = make(false)
+		v.byKey[key] = t
+		return t
 	}
-	full := len(v.byKey) >= v.limit
-	if full {
-		v.budget.refuse(v.family)
-		key = overLimit + shared
-		if t, ok := v.byKey[key]; ok {
-			return t
-		}
+	v.budget.refuse(v.family)
+	if t, ok := v.shared[shared]; ok {
+		return t
 	}
-	t = make(full)
-	v.byKey[key] = t
+	t = make(true)
+	v.shared[shared] = t
 	return t
 }

@@ -5,14 +5,29 @@ import (
 	"strconv"
 )
 
+// route is what tells the series of HTTP requests apart.
+type route struct {
+	endpoint string // a route's pattern, or UnmatchedEndpoint
+	method   string // one that HTTP knows, or OtherLabel
+}
+
+// unmatched is where everything beyond the cap counts.
+var unmatched = route{UnmatchedEndpoint, OtherLabel}
+
+// answer is what tells the series of HTTP answers apart.
+type answer struct {
+	route
+	status int // 0: one that HTTP does not know
+}
+
 // endpointSeries are the series of one endpoint and method.
 type endpointSeries struct {
 	requests CounterSeries
 	active   GaugeSeries
 }
 
-// endpoint gives the labels of a route: an empty one and those beyond the cap are "unmatched", unknown methods "other".
-func (f *Front) endpoint(endpoint, method string) (key string, labels []Label) {
+// routeOf gives the route of a request; endpoint is empty when none matches.
+func routeOf(endpoint, method string) route {
 	if endpoint == "" {
 		endpoint = UnmatchedEndpoint
 	}
@@ -22,7 +37,12 @@ func (f *Front) endpoint(endpoint, method string) (key string, labels []Label) {
 	default:
 		method = OtherLabel
 	}
-	return endpoint + "\x00" + method, override([]Label{{"endpoint", endpoint}, {"method", method}}, extraMap(f.extra))
+	return route{endpoint, method}
+}
+
+// routeLabels gives the labels of a route's series.
+func (f *Front) routeLabels(r route) []Label {
+	return override([]Label{{"endpoint", r.endpoint}, {"method", r.method}}, extraMap(f.extra))
 }
 
 func extraMap(labels []Label) map[string]string {
@@ -34,11 +54,12 @@ func extraMap(labels []Label) map[string]string {
 }
 
 func (f *Front) endpointSeries(endpoint, method string) *endpointSeries {
-	key, labels := f.endpoint(endpoint, method)
-	return f.http.get(key, "", func(full bool) *endpointSeries {
+	r := routeOf(endpoint, method)
+	return f.http.get(r, "", func(full bool) *endpointSeries {
 		if full {
-			_, labels = f.endpoint("", OtherLabel)
+			r = unmatched
 		}
+		labels := f.routeLabels(r)
 		return &endpointSeries{f.backend.Counter(httpRequests, labels), f.backend.Gauge(httpActive, labels)}
 	})
 }
@@ -52,17 +73,19 @@ func (f *Front) RequestStarted(endpoint, method string) {
 
 // ResponseStarted counts the answer of a request by its status.
 func (f *Front) ResponseStarted(endpoint, method string, status int) {
-	code := strconv.Itoa(status)
 	if status < firstStatus || status > lastStatus {
-		code = OtherLabel
+		status = 0
 	}
-	key, labels := f.endpoint(endpoint, method)
-	f.status.get(key+"\x00"+code, "", func(full bool) CounterSeries {
+	a := answer{routeOf(endpoint, method), status}
+	f.status.get(a, "", func(full bool) CounterSeries {
 		if full {
-			_, labels = f.endpoint("", OtherLabel)
-			code = OtherLabel
+			a = answer{route: unmatched}
 		}
-		return f.backend.Counter(httpResponses, append(labels, Label{"status_code", code}))
+		code := OtherLabel
+		if a.status != 0 {
+			code = strconv.Itoa(a.status)
+		}
+		return f.backend.Counter(httpResponses, append(f.routeLabels(a.route), Label{"status_code", code}))
 	}).Add(1)
 }
 

@@ -62,10 +62,10 @@ type Front struct {
 	routingKeys *refCountedGauge
 
 	plain    [2]*requestSeries // of requests without custom labels: not streaming, streaming
-	requests *vec[*requestSeries]
-	http     *vec[*endpointSeries]
-	status   *vec[CounterSeries]
-	funcs    *vec[HistogramSeries]
+	requests *vec[string, *requestSeries]
+	http     *vec[route, *endpointSeries]
+	status   *vec[answer, CounterSeries]
+	funcs    *vec[string, HistogramSeries]
 	startup  startup
 }
 
@@ -84,10 +84,10 @@ func NewFront(backend Backend, labels FrontLabels, buckets Buckets, clock ledger
 		}
 	}
 	most := newBudget(backend, labels.MaxValues)
-	f.requests = newVec[*requestSeries](most, numRequests, len(streamingValues)*most.most)
-	f.http = newVec[*endpointSeries](most, httpRequests, most.most)
-	f.status = newVec[CounterSeries](most, httpResponses, statusesEach*most.most)
-	f.funcs = newVec[HistogramSeries](most, funcLatency, maxFuncs)
+	f.requests = newVec[string, *requestSeries](most, numRequests, len(streamingValues)*most.most)
+	f.http = newVec[route, *endpointSeries](most, httpRequests, most.most)
+	f.status = newVec[answer, CounterSeries](most, httpResponses, statusesEach*most.most)
+	f.funcs = newVec[string, HistogramSeries](most, funcLatency, maxFuncs)
 	empty := f.customLabels(nil)
 	f.aborted = backend.Counter(numAbortedRequests, empty)
 	f.loads = backend.Histogram(getLoadsDuration, empty, nil)
@@ -96,6 +96,14 @@ func NewFront(backend Backend, labels FrontLabels, buckets Buckets, clock ledger
 	// Made now, so that the counters are there, at 0, before the first request.
 	f.plain = [2]*requestSeries{f.newRequestSeries(f.customLabels(nil), streamingValues[0]), f.newRequestSeries(f.customLabels(nil), streamingValues[1])}
 	return f
+}
+
+// Taken reports whether the series of an engine have a label of the name already, so that no client may choose its value:
+// that of a family, or one that says of which engine and rank a series is.
+func Taken(name string) bool {
+	return Reserved(name) || slices.Contains([]string{
+		"model_name", "engine_type", "tp_rank", "pp_rank", "moe_ep_rank", "dp_rank", priorityLabel, "cache_type",
+	}, name)
 }
 
 // Reserved reports whether a family that carries custom or extra labels has a label of the name itself.

@@ -396,7 +396,7 @@ func TestCustomLabelsAreCapped(t *testing.T) {
 			t.Errorf("beyond the cap: %s, not %s", got, want)
 		}
 	}
-	if n := len(f.requests.byKey); n != 2*most+2 {
+	if n := len(f.requests.byKey) + len(f.requests.shared); n != 2*most+2 {
 		t.Errorf("%d sets of labels, not %d and those of the others, streaming or not", n, 2*most)
 	}
 	if n := r.refused["num_requests_total"]; n != 3*most {
@@ -553,5 +553,22 @@ func TestTable(t *testing.T) {
 		if got, ok := Lookup(f.Name); !ok || got != f {
 			t.Errorf("%s is not found", f.Name)
 		}
+	}
+}
+
+// TestHTTPAllocates: what is told of an HTTP request makes its labels once, at the first of its kind.
+func TestHTTPAllocates(t *testing.T) {
+	f := NewFront(openStore(t, t.TempDir(), "api"), FrontLabels{ModelName: "m", EngineType: "unified", Extra: map[string]string{"zone": "b"}}, Buckets{}, ledgertest.New())
+	one := func() {
+		f.RequestStarted("/v1/chat/completions", "POST")
+		f.ResponseStarted("/v1/chat/completions", "POST", 200)
+		f.RequestEnded("/v1/chat/completions", "POST")
+		f.RequestStarted("", "BREW")
+		f.ResponseStarted("", "BREW", 999)
+		f.RequestEnded("", "BREW")
+	}
+	one()
+	if n := testing.AllocsPerRun(100, one); n != 0 {
+		t.Errorf("%v allocations", n)
 	}
 }
