@@ -5,12 +5,14 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	nethttp "net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -320,6 +322,50 @@ func TestHandler(t *testing.T) {
 			}
 			if strings.Contains(string(body), "_total_total") {
 				t.Error("a counter has _total twice")
+			}
+		})
+	}
+}
+
+// TestOverwrittenRanks: extra labels may overwrite those that tell ranks apart. The series of all ranks are then one, that
+// counters add up in and gauges have the newest value of; none is there twice.
+func TestOverwrittenRanks(t *testing.T) {
+	for name, extra := range map[string]map[string]string{
+		"all that tell ranks apart": {"tp_rank": "x", "pp_rank": "x", "dp_rank": "x", "moe_ep_rank": "x", "priority": "x", "cache_type": "x"},
+		"one of them":               {"tp_rank": "x"},
+		"engines":                   {"model_name": "x", "engine_type": "x"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, clock := t.TempDir(), ledgertest.New()
+			for rank := range 4 {
+				m := NewScheduler(openStore(t, dir, fmt.Sprint("rank-", rank)), RankLabels{
+					ModelName: "tiny", EngineType: "unified", TPRank: rank % 2, DPRank: new(rank / 2), Priority: true, Extra: extra, Features: allFeatures,
+				}, clock)
+				f := NewFront(openStore(t, dir, "api"), FrontLabels{ModelName: "tiny", EngineType: "unified", Priority: true, Custom: []string{"team"}, Extra: extra}, Buckets{}, clock)
+				fill(m, f, ledger.Unified)
+			}
+			seen, sum := map[string]bool{}, 0.0
+			for line := range strings.Lines(scrape(t, newGatherer(t, dir))) {
+				line = strings.TrimSpace(line)
+				if strings.HasPrefix(line, "#") {
+					continue
+				}
+				at := strings.LastIndexByte(line, ' ')
+				series, value := line[:at], line[at+1:]
+				if seen[series] {
+					t.Errorf("%s is there twice", series)
+				}
+				seen[series] = true
+				if strings.HasPrefix(series, "sglang:realtime_tokens_total{") && strings.Contains(series, `mode="decode"`) {
+					n, err := strconv.ParseFloat(value, 64)
+					if err != nil {
+						t.Fatal(err)
+					}
+					sum += n
+				}
+			}
+			if sum == 0 || math.Mod(sum, 4) != 0 {
+				t.Errorf("the four ranks decoded %v tokens, each as many", sum)
 			}
 		})
 	}

@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net"
-	"regexp"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/sluice-dev/sluice/engine/dp"
@@ -168,28 +166,6 @@ func (c Config) logSetting() logSetting {
 
 // maxLabelValues is the most that --metrics-max-label-values can be: each value is a series of many families.
 const maxLabelValues = 1 << 16
-
-// labelName is what Prometheus takes as the name of a label.
-var labelName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
-
-func (c Config) checkLabels(refuse refusal) {
-	check := func(flag, name string) {
-		if !labelName.MatchString(name) || strings.HasPrefix(name, "__") || name == "le" {
-			refuse(flag, "has the label %q: use letters, digits and underscores, no digit first, and neither le nor two underscores first", name)
-		} else if metrics.Reserved(name) {
-			refuse(flag, "has the label %q, which some families have themselves: choose another name", name)
-		}
-	}
-	for name := range c.ExtraMetricLabels {
-		check("extra-metric-labels", name)
-	}
-	for i, name := range c.AllowedCustomLabels {
-		check("tokenizer-metrics-allowed-custom-labels", name)
-		if slices.Contains(c.AllowedCustomLabels[:i], name) {
-			refuse("tokenizer-metrics-allowed-custom-labels", "has the label %q twice: name it once", name)
-		}
-	}
-}
 
 // checkBuckets sorts the bounds.
 func (c *Config) checkBuckets(refuse refusal) {

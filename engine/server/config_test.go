@@ -48,7 +48,7 @@ func TestValidate(t *testing.T) {
 			"--model-path is missing", "--host is empty", "--port is -1", "--disaggregation-bootstrap-port is 70000", "--max-body-bytes is 0", "--drain-accept is -1s",
 			"--drain-timeout is -1s", "SGLANG_HEALTH_CHECK_TIMEOUT is 0s", `--extra-metric-labels has the label "1a"`,
 			`--tokenizer-metrics-allowed-custom-labels has the label "a" twice`, `--tokenizer-metrics-allowed-custom-labels has the label "le"`, `--tokenizer-metrics-allowed-custom-labels has the label "outcome"`,
-			"--metrics-max-label-values is 0: give 1 to 65536; the default is 256", "--bucket-time-to-first-token is no list of bounds", "--page-size is -1", "--max-total-tokens is -1", "--max-running-requests is 0", "--max-prefill-tokens is 0",
+			"--tokenizer-metrics-custom-labels-header is empty", "--metrics-max-label-values is 0: give 1 to 65536; the default is 256", "--bucket-time-to-first-token is no list of bounds", "--page-size is -1", "--max-total-tokens is -1", "--max-running-requests is 0", "--max-prefill-tokens is 0",
 			"--decode-log-interval is 0", "--max-session-tokens is 0", "--tp-size is 0", "--pp-size is 0", "--chunked-prefill-size is -2", "--swa-full-tokens-ratio is 0",
 			"--schedule-conservativeness is 0", "--session-timeout is 0s", `--log-level is "loud"`, `--disaggregation-mode is "both"`,
 			"--dp-size is 0", "--nnodes is 0",
@@ -86,6 +86,21 @@ func TestValidate(t *testing.T) {
 			"--request-waiting-timeout is -1s: give", "--request-running-timeout is -1m0s: give",
 		}},
 		{"what only the rank knows", "it is asked before the engine listens", func(c *Config) { c.Rank.Cache.EvictionPolicy = "best" }, nil, []string{"rank config: "}},
+		{"labels that series have already", "a client could make itself another rank, or the total", func(c *Config) {
+			c.ExtraMetricLabels = map[string]string{"cluster": "a", "tp_rank": "x"}
+			c.AllowedCustomLabels = []string{"team", "model_name", "engine_type", "priority", "tp_rank", "dp_rank", "cache_type", "cluster", "stage", "le", "9x", "team"}
+		}, nil, []string{
+			`--tokenizer-metrics-allowed-custom-labels has the label "model_name", which says of which engine`, `--tokenizer-metrics-allowed-custom-labels has the label "engine_type", which`,
+			`--tokenizer-metrics-allowed-custom-labels has the label "priority", which`, `--tokenizer-metrics-allowed-custom-labels has the label "tp_rank", which --extra-metric-labels sets`,
+			`--tokenizer-metrics-allowed-custom-labels has the label "dp_rank", which`, `--tokenizer-metrics-allowed-custom-labels has the label "cache_type", which`,
+			`--tokenizer-metrics-allowed-custom-labels has the label "cluster", which --extra-metric-labels sets for all requests`,
+			`--tokenizer-metrics-allowed-custom-labels has the label "stage", which some families have`, `--tokenizer-metrics-allowed-custom-labels has the label "le"`,
+			`--tokenizer-metrics-allowed-custom-labels has the label "9x"`, `--tokenizer-metrics-allowed-custom-labels has the label "team" twice`,
+		}},
+		{"no header", "nothing could bring labels", func(c *Config) { c.CustomLabelsHeader = "" }, nil, []string{"--tokenizer-metrics-custom-labels-header is empty: name a header; the default is x-custom-labels"}},
+		{"header that is none", "no client could send it", func(c *Config) { c.CustomLabelsHeader = "x labels" }, nil, []string{`--tokenizer-metrics-custom-labels-header is "x labels", which is no name of a header`}},
+		{"header of HTTP", "the server takes it out of the request", func(c *Config) { c.CustomLabelsHeader = "transfer-encoding" }, nil, []string{`--tokenizer-metrics-custom-labels-header is "transfer-encoding", which says something else already`}},
+		{"header of the engine", "it names a rank", func(c *Config) { c.CustomLabelsHeader = "x-data-parallel-rank" }, nil, []string{`--tokenizer-metrics-custom-labels-header is "x-data-parallel-rank", which says something else already`}},
 		{"pool smaller than a page", "nothing would fit", func(c *Config) { c.Rank.MaxTotalTokens = 8 }, nil, []string{"--max-total-tokens is 8, less than a page of 16"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -127,5 +142,19 @@ func TestNoPlaceForMetrics(t *testing.T) {
 		if err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%q: error %v, want %q first", dir, err, want)
 		}
+	}
+}
+
+// TestOverwrittenLabels: extra labels that overwrite those of series are allowed, and named at the start.
+func TestOverwrittenLabels(t *testing.T) {
+	cfg := Default()
+	cfg.ModelPath, cfg.EnableMetrics = "/m", true
+	cfg.ExtraMetricLabels = map[string]string{"cluster": "a", "tp_rank": "all", "engine_type": "mine"}
+	cfg, err := cfg.Validate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"engine_type", "tp_rank"}, cfg.overwrittenLabels()); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
 	}
 }

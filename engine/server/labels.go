@@ -3,6 +3,11 @@ package server
 import (
 	"encoding/json"
 	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/sluice-dev/sluice/engine/metrics"
 )
 
 // headerLabels reads the custom labels of an OpenAI route: a JSON object of strings in a header, of which the allowed keys
@@ -32,4 +37,69 @@ func (s *Server) headerLabels(r *http.Request) map[string]string {
 		}
 	}
 	return labels
+}
+
+// labelName is what Prometheus takes as the name of a label.
+var labelName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+func (c Config) checkLabels(refuse refusal) {
+	check := func(flag, name string) {
+		if !labelName.MatchString(name) || strings.HasPrefix(name, "__") || name == "le" {
+			refuse(flag, "has the label %q: use letters, digits and underscores, no digit first, and neither le nor two underscores first", name)
+		} else if metrics.Reserved(name) {
+			refuse(flag, "has the label %q, which some families have themselves: choose another name", name)
+		}
+	}
+	for name := range c.ExtraMetricLabels {
+		check("extra-metric-labels", name)
+	}
+	const custom = "tokenizer-metrics-allowed-custom-labels"
+	for i, name := range c.AllowedCustomLabels {
+		_, extra := c.ExtraMetricLabels[name]
+		switch {
+		case slices.Contains(c.AllowedCustomLabels[:i], name):
+			refuse(custom, "has the label %q twice: name it once", name)
+		case extra:
+			refuse(custom, "has the label %q, which --extra-metric-labels sets for all requests: name it in one of the two", name)
+		case metrics.Taken(name) && !metrics.Reserved(name):
+			refuse(custom, "has the label %q, which says of which engine or rank a series is, or is a request's priority: choose another name", name)
+		default:
+			check(custom, name)
+		}
+	}
+	c.checkLabelsHeader(refuse)
+}
+
+// overwrittenLabels are those of --extra-metric-labels that series have already, in order. SGLang lets them win, so they may
+// be there; who sets one has to know that ranks are not told apart any more.
+func (c Config) overwrittenLabels() (names []string) {
+	for name := range c.ExtraMetricLabels {
+		if c.EnableMetrics && metrics.Taken(name) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// headerName is what HTTP takes as the name of a header.
+var headerName = regexp.MustCompile("^[-!#$%&'*+.^_`|~0-9A-Za-z]+$")
+
+// ownHeaders are headers that say something else to HTTP or to this engine, or that the HTTP server takes out of a request.
+var ownHeaders = []string{
+	"Authorization", "Connection", "Content-Encoding", "Content-Length", "Content-Type", "Expect", "Host", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
+	"Traceparent", "Tracestate", routingKeyHeader, dataRankHeader,
+}
+
+// checkLabelsHeader refuses a header that no request could bring labels in.
+func (c Config) checkLabelsHeader(refuse refusal) {
+	const flag = "tokenizer-metrics-custom-labels-header"
+	switch name := c.CustomLabelsHeader; {
+	case name == "":
+		refuse(flag, "is empty: name a header; the default is %s", Default().CustomLabelsHeader)
+	case !headerName.MatchString(name):
+		refuse(flag, "is %q, which is no name of a header: use letters, digits and -", clip(name))
+	case slices.ContainsFunc(ownHeaders, func(own string) bool { return strings.EqualFold(own, name) }):
+		refuse(flag, "is %q, which says something else already: choose another; the default is %s", name, Default().CustomLabelsHeader)
+	}
 }

@@ -65,6 +65,10 @@ func Serve(ctx context.Context, cfg Config, run Runtime) (err error) {
 	}
 	run = run.withDefaults()
 	cfg.Rank.Metrics.Backends = run.Backends
+	for _, name := range cfg.overwrittenLabels() {
+		run.Log.Warn("--extra-metric-labels overwrites a label that tells series apart: those that differ in nothing else become one", "label", name,
+			"counters", "add up", "gauges", "the last one written")
+	}
 	metrics.RemoveLeftOver(cfg.MetricsDir)
 	rank.RemoveLeftOver()
 	if cfg.NodeRank > 0 {

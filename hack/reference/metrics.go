@@ -27,6 +27,12 @@ have begins with ` + "`sluice_`" + `. Where a series comes from decides the labe
 | http | those of ` + "`--extra-metric-labels`" + ` |
 | process, store | none |
 
+Labels of ` + "`--extra-metric-labels`" + ` win over those of the same name, as in SGLang; the engine says at its start which it overwrites.
+Series that differed in nothing else become one then: with ` + "`tp_rank`, `pp_rank` or `dp_rank`" + ` overwritten, counters and histograms of
+several ranks add up and a gauge has the value that was written last, so queries that take each rank once count too much. No label
+of a further column can be overwritten, and ` + "`--tokenizer-metrics-allowed-custom-labels`" + ` takes no name that any series has: both are
+refused at the start.
+
 A gauge is written by the reports named and keeps its value at the others. Series of one replica may be added over the labels
 under "sums over" and no others: ranks that differ in another label tell the same thing twice. [stages.md](stages.md) explains
 the label ` + "`stage`" + `, [diagnosis.md](diagnosis.md) how to read the numbers together.
