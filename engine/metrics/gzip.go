@@ -2,10 +2,11 @@ package metrics
 
 import (
 	"bytes"
-	"compress/flate"
 	"encoding/binary"
 	"hash/crc32"
 	"sync"
+
+	"github.com/klauspost/compress/flate"
 )
 
 // gzipper compresses texts; it keeps its memory for the next one. The parts of a long text are compressed side by side and
