@@ -47,7 +47,7 @@ func inUse(dir string) bool {
 		if !isStore(e) {
 			continue
 		}
-		r, err := openReader(filepath.Join(dir, e.Name()), func(fault) {})
+		r, err := openReader(filepath.Join(dir, e.Name()), nil, func(fault) {})
 		if err != nil {
 			continue // it is no store, or not a whole one
 		}

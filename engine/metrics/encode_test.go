@@ -55,7 +55,11 @@ func TestTextIsThatOfTheReference(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(byReference(t, s, families), string(g.appendText(nil, s, 0))); diff != "" {
+		text, err := g.appendText(nil, s, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(byReference(t, s, families), string(text)); diff != "" {
 			t.Errorf("syntax %d (-want +got):\n%s", s, diff)
 		}
 	}

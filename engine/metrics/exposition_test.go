@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"math"
 	nethttp "net/http"
 	"net/http/httptest"
@@ -51,7 +52,7 @@ func golden(t *testing.T, name, got string) {
 // openStore gives a store that is closed at the end of the test.
 func openStore(t testing.TB, dir, process string) *Store {
 	t.Helper()
-	s, err := OpenStore(dir, process)
+	s, err := OpenStore(dir, process, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +60,7 @@ func openStore(t testing.TB, dir, process string) *Store {
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
-		if n := s.Failed(); n != 0 {
+		if n := word(s.header, offNoRoom).Load(); n != 0 {
 			t.Errorf("%d series found no room", n)
 		}
 	})

@@ -9,7 +9,7 @@ var ledgerViolations = &Family{
 // The store about itself.
 var (
 	storeFaults = &Family{
-		Name: "sluice_metrics_store_faults_total", Kind: Counter, Help: "Stores and series of stores that could not be read, by reason.",
+		Name: "sluice_metrics_store_faults_total", Kind: Counter, Help: "Stores and series of stores that could not be read or written, by reason.",
 		Unit: "faults", Source: FromStore, Labels: []string{"reason"}, Engines: OnAll, SumOver: []string{"reason"},
 	}
 	labelValuesRefused = &Family{
@@ -18,6 +18,10 @@ var (
 	}
 	metricsSeries = &Family{
 		Name: "sluice_metrics_series", Kind: Gauge, Help: "Series of this exposition: its lines that are not comments.",
+		Unit: "series", Source: FromStore, Engines: OnAll, Merge: MostRecent,
+	}
+	storeWaiting = &Family{
+		Name: "sluice_metrics_store_waiting_series", Kind: Gauge, Help: "Series that found no room in the stores and wait for it; those of ranks are not exposed until then.",
 		Unit: "series", Source: FromStore, Engines: OnAll, Merge: MostRecent,
 	}
 	storeProcesses = &Family{
@@ -33,4 +37,5 @@ var storeFamilies = []*Family{
 	metricsSeries,
 	storeFaults,
 	storeProcesses,
+	storeWaiting,
 }

@@ -102,7 +102,9 @@ func (e *exposition) write(b *buffers, s syntax, format expfmt.Format) error {
 		}
 	}
 	b.text = append(b.text[:0], b.own.Bytes()...)
-	b.text = e.stores.appendText(b.text, s, countLines(own))
+	if b.text, err = e.stores.appendText(b.text, s, countLines(own)); err != nil {
+		return err
+	}
 	if s == openMetrics {
 		b.text = append(b.text, "# EOF\n"...)
 	}

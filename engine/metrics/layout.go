@@ -10,7 +10,8 @@ import (
 // A store is one file per process: a header, then segments. Every number is 8-aligned and in the machine's byte order; a
 // store is read on the machine that writes it.
 //
-//	header     [headerBytes]  magic, version, pid, process start, segment size, used, pid namespace, name of the process
+//	header     [headerBytes]  magic, version, pid, process start, segment size, used, pid namespace, name of the process,
+//	                          series that found no room since the start, series that wait for room now
 //	segment    [segmentBytes] records, one after the other, the last one padding
 //	record     size uint32 · kind uint32 · meta bytes uint32 · bounds uint32 · meta, padded to 8 · values
 //	meta       name and label pairs sorted by label name, each as length uint16 and bytes
@@ -36,6 +37,8 @@ const (
 	offSpace   = 48 // inode of the process-id namespace that the id is of
 	offName    = 56 // length uint16 and bytes
 	maxName    = 255
+	offNoRoom  = 320
+	offWaiting = 328
 
 	kindPadding = uint32(255)
 )
@@ -46,20 +49,27 @@ var errRecord = errors.New("record is malformed")
 func encodeMeta(name string, labels []Label) []byte {
 	sorted := slices.Clone(labels)
 	slices.SortFunc(sorted, func(a, b Label) int { return strings.Compare(a.Name, b.Name) })
-	meta := appendString(nil, name)
+	most := min(maxLabelBytes, maxMetaBytes/(1+2*len(sorted)))
+	meta := appendString(nil, name, maxLabelBytes)
 	for _, l := range sorted {
-		meta = appendString(appendString(meta, l.Name), l.Value)
+		meta = appendString(appendString(meta, l.Name, most), l.Value, most)
 	}
 	return meta
 }
 
-func appendString(b []byte, s string) []byte {
-	s = strings.ToValidUTF8(s[:min(len(s), maxLabelBytes)], "\uFFFD")
+// appendString writes a string, at most so many bytes of it.
+func appendString(b []byte, s string, most int) []byte {
+	s = strings.ToValidUTF8(s[:min(len(s), most)], "\uFFFD")
+	s = strings.ToValidUTF8(s[:min(len(s), most)], "") // a replacement is longer than what it replaces
 	return append(binary.NativeEndian.AppendUint16(b, uint16(len(s))), s...)
 }
 
-// maxLabelBytes is where a label value is cut, so that a series always fits a segment.
-const maxLabelBytes = 1024
+const (
+	// maxLabelBytes is where a label value is cut, or earlier where there are so many labels that they would have more than
+	// maxMetaBytes, so that a series fits a segment.
+	maxLabelBytes = 1024
+	maxMetaBytes  = 40 << 10
+)
 
 func decodeMeta(meta []byte) (name string, labels []Label, err error) {
 	name, meta, err = cutString(meta)

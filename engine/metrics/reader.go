@@ -17,20 +17,47 @@ import (
 // maxStoreBytes is the size above which a file is not read.
 const maxStoreBytes = 1 << 28
 
-// A fault is why a store, or a series of it, can't be read; the value of the label reason.
+// A fault is why a store, or a series of it, can't be read; the value of the label reason. StoreFaults says what they mean.
 type fault string
 
 const (
-	faultOpen    fault = "open"   // the file can't be opened or mapped, or became shorter
-	faultHeader  fault = "header" // magic, version or sizes are wrong
-	faultRecord  fault = "record" // a record is malformed; what follows is not read
-	faultFamily  fault = "family" // a series of no family, or of another kind or with other bounds than its family
-	faultLabels  fault = "labels" // names or values that can't be exposed
-	faultValue   fault = "value"  // a counter or histogram below 0 or not finite
-	faultTooMany fault = "limit"  // more files than are read
+	faultList    fault = "list"
+	faultMissing fault = "missing"
+	faultTooMany fault = "limit"
+	faultOpen    fault = "open"
+	faultHeader  fault = "header"
+	faultRecord  fault = "record"
+	faultFamily  fault = "family"
+	faultLabels  fault = "labels"
+	faultValue   fault = "value"
+	faultSpace   fault = "space"
 )
 
-var faults = []fault{faultOpen, faultHeader, faultRecord, faultFamily, faultLabels, faultValue, faultTooMany}
+// FaultInfo explains a fault of the stores.
+type FaultInfo struct {
+	Reason  string // the value of the label reason
+	Meaning string
+}
+
+// StoreFaults lists the values of the label reason of sluice_metrics_store_faults_total.
+func StoreFaults() []FaultInfo {
+	return []FaultInfo{
+		{string(faultList), "A scrape could not list the directory of the stores. Stores that were read before are exposed; new ones are not found."},
+		{string(faultMissing), "The file of a store has gone from the directory. What is in it is exposed as before, since its memory is still mapped."},
+		{string(faultTooMany), "A scrape left a file unread because the directory has more than are read. The API process's own store is read first, then " +
+			"those that were read before, then those of processes that live."},
+		{string(faultOpen), "A file could not be opened or mapped, or has become shorter. When the system was short of something (file descriptors, memory), " +
+			"the next scrape tries again and counts again; what was read before stays."},
+		{string(faultHeader), "A file is no store, or not one of this release. It is left alone."},
+		{string(faultRecord), "A record is malformed: the series before it in the file are exposed, those behind it are not."},
+		{string(faultFamily), "A series of no family, or of another kind or with other bounds than its family. It is not exposed."},
+		{string(faultLabels), "A series whose labels can't be exposed."},
+		{string(faultValue), "A counter or histogram below 0 or not finite. It is not exposed any more."},
+		{string(faultSpace), "A series found no room in the file of its process: the disk is full. Its values are kept in memory and written as soon as there " +
+			"is room. Until then those of the API process are exposed all the same, those of a rank are not; they are lost when the process ends before. " +
+			"`sluice_metrics_store_waiting_series` says how many wait."},
+	}
+}
 
 type faultError struct {
 	fault fault
@@ -59,7 +86,7 @@ type storedSeries struct {
 	family *Family
 	labels []Label
 	bounds []float64
-	at     int  // offset of the values in the file
+	at     int  // offset of the values in the memory that they are in
 	bad    bool // its values can't be exposed; that was counted
 
 	merged *mergedSeries // what it is a part of; nil until the first scrape
@@ -70,17 +97,20 @@ type storedSeries struct {
 // checked, and a page that has gone is an error.
 type reader struct {
 	path    string
+	file    *os.File // of a store of this process, which is open already; nil: path is opened
 	process process
+	life    life
 	mapped  []byte
 	parsed  int // offset behind the last record that was read
 	series  []*storedSeries
 	stopped bool // a fault ended the reading of records
+	missing bool // the file has gone from the directory; that was counted
 	fault   func(fault)
 }
 
-// openReader maps a store and checks its header.
-func openReader(path string, onFault func(fault)) (r *reader, err error) {
-	r = &reader{path: path, parsed: headerBytes, fault: onFault}
+// openReader maps a store and checks its header. file is that of a store of this process, or nil.
+func openReader(path string, file *os.File, onFault func(fault)) (r *reader, err error) {
+	r = &reader{path: path, file: file, life: life{handle: -1}, parsed: headerBytes, fault: onFault}
 	if err := r.remap(headerBytes); err != nil {
 		return nil, err
 	}
@@ -105,6 +135,16 @@ func openReader(path string, onFault func(fault)) (r *reader, err error) {
 	return r, nil
 }
 
+// passing reports whether an error may be gone at the next scrape: the system was short of something.
+func passing(err error) bool {
+	for _, e := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EAGAIN, unix.EINTR, unix.EIO, unix.ENOBUFS} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
 // asFault keeps a fault that err already is.
 func asFault(f fault, err error) error {
 	var fe *faultError
@@ -116,12 +156,17 @@ func asFault(f fault, err error) error {
 
 // remap maps the file as it is now, at least need bytes of it.
 func (r *reader) remap(need int) error {
-	// O_NONBLOCK: a FIFO of that name must not stop the scrape. O_NOFOLLOW: neither must a link out of the directory.
-	fd, err := unix.Open(r.path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return &faultError{faultOpen, err}
+	fd := 0
+	if r.file != nil {
+		fd = int(r.file.Fd())
+	} else {
+		var err error
+		// O_NONBLOCK: a FIFO of that name must not stop the scrape. O_NOFOLLOW: neither must a link out of the directory.
+		if fd, err = unix.Open(r.path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0); err != nil {
+			return &faultError{faultOpen, err}
+		}
+		defer func() { _ = unix.Close(fd) }() // opened to read: nothing can be lost
 	}
-	defer func() { _ = unix.Close(fd) }() // opened to read: nothing can be lost
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return &faultError{faultOpen, err}
@@ -138,7 +183,7 @@ func (r *reader) remap(need int) error {
 	if err != nil {
 		return &faultError{faultOpen, err}
 	}
-	if err := r.close(); err != nil {
+	if err := r.unmap(); err != nil {
 		return &faultError{faultOpen, err}
 	}
 	r.mapped = mapped
@@ -146,6 +191,11 @@ func (r *reader) remap(need int) error {
 }
 
 func (r *reader) close() error {
+	r.life.forget()
+	return r.unmap()
+}
+
+func (r *reader) unmap() error {
 	if r.mapped == nil {
 		return nil
 	}
@@ -229,25 +279,34 @@ func (r *reader) record(b []byte) (size int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	s := &storedSeries{key: string(meta), labels: labels, at: r.parsed + recordBytes + align8(metaBytes)}
+	var upper []float64
 	for i := range bounds {
-		s.bounds = append(s.bounds, math.Float64frombits(binary.NativeEndian.Uint64(b[recordBytes+align8(metaBytes)+8+8*i:])))
+		upper = append(upper, math.Float64frombits(binary.NativeEndian.Uint64(b[recordBytes+align8(metaBytes)+8+8*i:])))
 	}
-	f, ok := Lookup(name)
-	switch {
-	case !ok || f.Kind != Kind(kind) || f.Source == FromStore || f.Kind == Histogram && !validBounds(s.bounds):
-		r.fault(faultFamily)
-		return size, nil
-	case !validLabels(f.Kind, labels):
-		r.fault(faultLabels)
+	s, f := newStoredSeries(string(meta), name, Kind(kind), labels, upper)
+	if f != "" {
+		r.fault(f)
 		return size, nil
 	}
-	s.family = f
-	if f.Kind == Histogram {
-		s.counts = make([]uint64, len(s.bounds)+1)
-	}
+	s.at = r.parsed + recordBytes + align8(metaBytes)
 	r.series = append(r.series, s)
 	return size, nil
+}
+
+// newStoredSeries makes a series that can be exposed, or says why it can't.
+func newStoredSeries(key, name string, kind Kind, labels []Label, bounds []float64) (*storedSeries, fault) {
+	f, ok := Lookup(name)
+	switch {
+	case !ok || f.Kind != kind || f.Source == FromStore || kind == Histogram && !validBounds(bounds):
+		return nil, faultFamily
+	case !validLabels(kind, labels):
+		return nil, faultLabels
+	}
+	s := &storedSeries{key: key, family: f, labels: labels, bounds: bounds}
+	if kind == Histogram {
+		s.counts = make([]uint64, len(bounds)+1)
+	}
+	return s, ""
 }
 
 func validBounds(bounds []float64) bool {

@@ -4,12 +4,14 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -19,27 +21,44 @@ import (
 const storeSuffix = ".metrics"
 
 // Store is the metrics of one process, in a file that other processes read while it is written. An update is a few
-// atomic operations on mapped memory: no allocation, no system call, no lock.
+// atomic operations on mapped memory: no allocation, no system call, no lock. All memory is backed by blocks that the file
+// has, so a disk that becomes full ends no update; a series that finds no room waits for it, see unplaced.
 type Store struct {
 	path string
+	log  *slog.Logger
 
-	mu     sync.Mutex // guards the fields below; updates of series don't take it
-	file   *os.File
-	header []byte
-	tail   []byte // the mapped segment that records are added to
-	base   int    // offset of tail in the file
-	used   int    // offset in the file behind the last record
-	series map[string]unsafe.Pointer
-	closed bool
+	// What a test replaces.
+	reserve func(file *os.File, offset, n int) error // makes the file longer
+	later   func(func()) (cancel func() bool)        // calls once, in retryEvery
 
-	failed atomic.Uint64 // series that could not be made; they count nowhere
+	mu       sync.Mutex // guards the fields below; updates of series don't take it
+	file     *os.File
+	header   []byte
+	tail     []byte // the mapped segment that records are added to
+	base     int    // offset of tail in the file
+	used     int    // offset in the file behind the last record
+	series   map[string]slot
+	unplaced []*unplaced // in the order in which they came; word offWaiting of the header is how many
+	retry    func() bool // cancels the next try to place them; nil: none is due
+	closed   bool
+}
+
+// slot is where a series' values are: in mapped memory, or with a series that waits.
+//
+// Invariant: exactly one of the two is there.
+type slot struct {
+	mapped unsafe.Pointer
+	waits  *unplaced
 }
 
 var _ Backend = (*Store)(nil)
 
+// retryEvery is the time between two tries to find room for series that wait.
+const retryEvery = time.Second
+
 // OpenStore creates the file of this process in dir, which must exist. process names it for people: "api", "rank-0".
-// A process may open several stores.
-func OpenStore(dir, process string) (*Store, error) {
+// A process may open several stores. log is told when series find no room, and when they have found it.
+func OpenStore(dir, process string, log *slog.Logger) (*Store, error) {
 	name := strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_' {
 			return r
@@ -50,7 +69,10 @@ func OpenStore(dir, process string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open metrics store: %w", err)
 	}
-	s := &Store{file: file, series: map[string]unsafe.Pointer{}}
+	s := &Store{
+		file: file, series: map[string]slot{}, log: log, reserve: reserve,
+		later: func(f func()) (cancel func() bool) { return time.AfterFunc(retryEvery, f).Stop },
+	}
 	if err := s.init(process); err != nil {
 		return nil, errors.Join(fmt.Errorf("open metrics store %s: %w", file.Name(), err), file.Close(), os.Remove(file.Name()))
 	}
@@ -58,6 +80,10 @@ func OpenStore(dir, process string) (*Store, error) {
 	final := filepath.Join(dir, strings.TrimPrefix(filepath.Base(file.Name()), "."))
 	if err := os.Rename(file.Name(), final); err != nil {
 		return nil, errors.Join(fmt.Errorf("open metrics store: %w", err), file.Close(), os.Remove(file.Name()))
+	}
+	// Nobody may write to it but through the descriptor that is open: whoever cuts a file that is mapped ends its process.
+	if err := file.Chmod(0o400); err != nil {
+		return nil, errors.Join(fmt.Errorf("open metrics store: %w", err), file.Close(), os.Remove(final))
 	}
 	s.path = final
 	return s, nil
@@ -75,7 +101,7 @@ func (s *Store) init(process string) error {
 	if err != nil {
 		return err
 	}
-	if err := s.extend(0, headerBytes+segmentBytes); err != nil {
+	if err := s.reserve(s.file, 0, headerBytes+segmentBytes); err != nil {
 		return err
 	}
 	if s.header, err = s.mapFile(0, headerBytes); err != nil {
@@ -94,7 +120,7 @@ func (s *Store) init(process string) error {
 	} {
 		word(s.header, w.at).Store(w.v)
 	}
-	copy(s.header[offName:], appendString(nil, process[:min(len(process), maxName)]))
+	copy(s.header[offName:], appendString(nil, process, maxName))
 	return nil
 }
 
@@ -107,28 +133,39 @@ func word(b []byte, at int) *atomic.Uint64 {
 	return (*atomic.Uint64)(unsafe.Pointer(&b[at : at+8][0]))
 }
 
-// Close closes the file. It stays readable for others, and the memory stays mapped: series may still be written.
+// Close closes the file, after a last try to place what waits. It stays readable for others, and the memory stays mapped:
+// series may still be written. New ones find no room any more.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return nil
 	}
+	s.place()
+	if s.retry != nil {
+		s.retry()
+		s.retry = nil
+	}
 	s.closed = true
 	return s.file.Close()
 }
 
-// Failed counts the series that could not be made because the disk was full or the store closed. Their updates are lost.
-func (s *Store) Failed() uint64 { return s.failed.Load() }
-
 // Counter gives the series of a counter.
 func (s *Store) Counter(f *Family, labels []Label) CounterSeries {
-	return (*storedCounter)(s.slot(f, Counter, labels, nil))
+	at := s.slot(f, Counter, labels, nil)
+	if at.waits != nil {
+		return waitingCounter{at.waits}
+	}
+	return (*storedCounter)(at.mapped)
 }
 
 // Gauge gives the series of a gauge. It is exposed once it was written.
 func (s *Store) Gauge(f *Family, labels []Label) GaugeSeries {
-	return (*storedGauge)(s.slot(f, Gauge, labels, nil))
+	at := s.slot(f, Gauge, labels, nil)
+	if at.waits != nil {
+		return waitingGauge{at.waits}
+	}
+	return (*storedGauge)(at.mapped)
 }
 
 // Histogram gives the series of a histogram.
@@ -136,43 +173,46 @@ func (s *Store) Histogram(f *Family, labels []Label, bounds []float64) Histogram
 	if bounds == nil {
 		bounds = f.Buckets
 	}
-	words := s.slot(f, Histogram, labels, bounds)
-	h := &storedHistogram{bounds: bounds, sum: (*atomic.Uint64)(words)}
-	h.counts = unsafe.Slice((*atomic.Uint64)(unsafe.Add(words, 8+8*len(bounds))), len(bounds)+1)
-	return h
+	at := s.slot(f, Histogram, labels, bounds)
+	if at.waits != nil {
+		return waitingHistogram{at.waits}
+	}
+	h := histogramAt(at.mapped, bounds)
+	return &h
 }
 
-// slot gives the values of a series in mapped memory. When there is no room it gives memory that nobody reads.
-func (s *Store) slot(f *Family, kind Kind, labels []Label, bounds []float64) unsafe.Pointer {
+// slot gives the place of a series' values.
+func (s *Store) slot(f *Family, kind Kind, labels []Label, bounds []float64) slot {
 	if f.Kind != kind {
 		panic(fmt.Sprintf("metrics: %s is a %s, not a %s", f.Name, f.Kind, kind))
 	}
 	meta := encodeMeta(f.Name, labels)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p, ok := s.series[string(meta)]; ok {
-		return p
+	at, ok := s.series[string(meta)]
+	if ok {
+		return at
 	}
-	p, err := s.add(kind, meta, bounds)
-	if err != nil {
-		s.failed.Add(1)
-		words := make([]uint64, valueBytes(kind, len(bounds))/8)
-		p = unsafe.Pointer(&words[0])
+	s.place() // those that wait come first
+	var err error
+	if at.mapped, err = s.add(kind, meta, bounds, nil); err != nil {
+		at.waits = s.wait(kind, meta, bounds, err)
 	}
-	s.series[string(meta)] = p
-	return p
+	s.series[string(meta)] = at
+	return at
 }
 
-var errFull = errors.New("series is larger than a segment")
+// errTooLarge is the end of a series that no segment holds: it waits for ever.
+var errTooLarge = errors.New("the series is larger than a segment")
 
-// add writes a record and publishes it.
-func (s *Store) add(kind Kind, meta []byte, bounds []float64) (unsafe.Pointer, error) {
+// add writes a record with its values, zero or words, and publishes it.
+func (s *Store) add(kind Kind, meta []byte, bounds []float64, words []uint64) (unsafe.Pointer, error) {
 	if s.closed {
 		return nil, os.ErrClosed
 	}
 	size := recordBytes + align8(len(meta)) + valueBytes(kind, len(bounds))
 	if size > segmentBytes {
-		return nil, errFull
+		return nil, errTooLarge
 	}
 	if s.base+segmentBytes-s.used < size {
 		if err := s.grow(); err != nil {
@@ -186,6 +226,9 @@ func (s *Store) add(kind Kind, meta []byte, bounds []float64) (unsafe.Pointer, e
 	binary.NativeEndian.PutUint32(rec[12:], uint32(len(bounds)))
 	copy(rec[recordBytes:], meta)
 	values := rec[recordBytes+align8(len(meta)):]
+	for i, w := range words {
+		binary.NativeEndian.PutUint64(values[8*i:], w)
+	}
 	for i, b := range bounds {
 		binary.NativeEndian.PutUint64(values[8+8*i:], math.Float64bits(b))
 	}
@@ -194,10 +237,14 @@ func (s *Store) add(kind Kind, meta []byte, bounds []float64) (unsafe.Pointer, e
 	return unsafe.Pointer(&values[0]), nil
 }
 
-// grow adds a segment. The segments before stay mapped where they are.
+// grow adds a segment. The segments before stay mapped where they are. After an error all is as it was, but for the length
+// of the file.
 func (s *Store) grow() error {
 	next := s.base + segmentBytes
-	if err := s.extend(next, segmentBytes); err != nil {
+	if next+segmentBytes > maxStoreBytes {
+		return fmt.Errorf("the store has the %d bytes that are read of one", s.base+segmentBytes)
+	}
+	if err := s.reserve(s.file, next, segmentBytes); err != nil {
 		return err
 	}
 	tail, err := s.mapFile(next, segmentBytes)
@@ -213,74 +260,25 @@ func (s *Store) grow() error {
 	return nil
 }
 
-// extend makes the file n bytes longer, from offset. It takes the blocks at once: on a full disk a write to mapped memory
-// would end the process.
-func (s *Store) extend(offset, n int) error {
-	err := unix.Fallocate(int(s.file.Fd()), 0, int64(offset), int64(n))
-	if errors.Is(err, unix.EOPNOTSUPP) {
-		return s.file.Truncate(int64(offset + n))
-	}
-	return err
-}
-
-// addFloat adds v to the float in w.
-func addFloat(w *atomic.Uint64, v float64) {
+// reserve makes a file at least offset + n bytes long, never shorter, and takes the blocks of [offset, offset+n) at once: on
+// a full disk a write to mapped memory without a block ends the process.
+func reserve(file *os.File, offset, n int) error {
 	for {
-		old := w.Load()
-		if w.CompareAndSwap(old, math.Float64bits(math.Float64frombits(old)+v)) {
-			return
-		}
-	}
-}
-
-type storedCounter atomic.Uint64
-
-func (c *storedCounter) Add(v float64) {
-	if v > 0 {
-		addFloat((*atomic.Uint64)(c), v)
-	}
-}
-
-type storedGauge struct{ value, wall atomic.Uint64 }
-
-func (g *storedGauge) Set(v float64, wallNanos int64) {
-	g.value.Store(math.Float64bits(v))
-	g.wall.Store(uint64(wallNanos))
-}
-
-func (g *storedGauge) Add(v float64, wallNanos int64) {
-	addFloat(&g.value, v)
-	g.wall.Store(uint64(wallNanos))
-}
-
-type storedHistogram struct {
-	bounds []float64
-	sum    *atomic.Uint64
-	counts []atomic.Uint64
-}
-
-func (h *storedHistogram) Observe(v float64) { h.observe(v, v, 1) }
-
-func (h *storedHistogram) ObserveWeighted(total float64, weight uint64) {
-	if weight > 0 {
-		h.observe(total/float64(weight), total, weight)
-	}
-}
-
-// observe adds the total to the sum and the weight to the bucket of v, which is the first whose bound is not below v.
-func (h *storedHistogram) observe(v, total float64, weight uint64) {
-	if math.IsNaN(v) {
-		return
-	}
-	lo, hi := 0, len(h.bounds)
-	for lo < hi {
-		mid := int(uint(lo+hi) >> 1)
-		if h.bounds[mid] < v {
-			lo = mid + 1
+		err := unix.Fallocate(int(file.Fd()), 0, int64(offset), int64(n))
+		switch {
+		case errors.Is(err, unix.EINTR):
 			continue
+		case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOSYS):
+			return writeZeros(file, offset, n)
 		}
-		hi = mid
+		return err
 	}
-	h.counts[lo].Add(weight)
-	addFloat(h.sum, total)
+}
+
+// writeZeros reserves where the file system can't: it writes zeros, and waits until they have their blocks.
+func writeZeros(file *os.File, offset, n int) error {
+	if _, err := file.WriteAt(make([]byte, n), int64(offset)); err != nil {
+		return err
+	}
+	return file.Sync()
 }

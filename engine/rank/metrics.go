@@ -2,6 +2,7 @@ package rank
 
 import (
 	"fmt"
+	"log/slog"
 
 	"github.com/sluice-dev/sluice/engine/ledger"
 	"github.com/sluice-dev/sluice/engine/metrics"
@@ -43,7 +44,7 @@ func (c Config) features(made runner.Info) (f metrics.Features) {
 
 // openMetrics opens the store that cfg names, or one that forgets where metrics are off. Where another rank writes the metrics,
 // this one counts its own breaches of conservation laws and lost spans alone.
-func openMetrics(cfg Config, made runner.Info, clock ledger.Clock) (metricsStore, error) {
+func openMetrics(cfg Config, made runner.Info, clock ledger.Clock, log *slog.Logger) (metricsStore, error) {
 	tpRank, ppRank := cfg.Rank%max(1, cfg.TPSize), cfg.Rank/max(1, cfg.TPSize)
 	if !cfg.Metrics.Enabled {
 		return noMetrics{}, nil
@@ -52,7 +53,7 @@ func openMetrics(cfg Config, made runner.Info, clock ledger.Clock) (metricsStore
 	if cfg.DPRank != nil {
 		name = fmt.Sprintf("dp-%d-%s", *cfg.DPRank, name)
 	}
-	file, err := metrics.OpenStore(cfg.Metrics.Dir, name)
+	file, err := metrics.OpenStore(cfg.Metrics.Dir, name, log)
 	if err != nil {
 		return nil, fmt.Errorf("open the metrics of %s: %w", cfg.name(), err)
 	}

@@ -2,6 +2,7 @@ package rank
 
 import (
 	"fmt"
+	"log/slog"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -18,7 +19,7 @@ func TestEveryRankTellsBreaches(t *testing.T) {
 	dir := t.TempDir()
 	for i := range 4 {
 		cfg := Config{Rank: i, TPSize: 2, PPSize: 2, Metrics: MetricsConfig{Enabled: true, Dir: dir}}
-		m, err := openMetrics(cfg, runner.Info{}, ledgertest.New())
+		m, err := openMetrics(cfg, runner.Info{}, ledgertest.New(), slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -47,7 +48,7 @@ func TestEveryRankTellsBreaches(t *testing.T) {
 	if len(got) != len(ledger.Laws())+1 || got["law kv_pages"] != 4 || got["law stages"] != 0 || got["tokens of rank 0"] != 2 {
 		t.Errorf("the store says %v, want 4 breaches of kv_pages, 0 of the others, and 2 tokens", got)
 	}
-	if m, err := openMetrics(Config{}, runner.Info{}, ledgertest.New()); err != nil || m != (noMetrics{}) {
+	if m, err := openMetrics(Config{}, runner.Info{}, ledgertest.New(), slog.New(slog.DiscardHandler)); err != nil || m != (noMetrics{}) {
 		t.Errorf("when metrics are off: %v, %v", m, err)
 	}
 }
@@ -82,7 +83,7 @@ func TestSpansLost(t *testing.T) {
 			for i := range 4 {
 				cfg := Config{Rank: i, TPSize: 2, PPSize: 2, Metrics: MetricsConfig{Enabled: true, Dir: dir}}
 				cfg.Trace.Enabled = tc.traced
-				m, err := openMetrics(cfg, runner.Info{}, ledgertest.New())
+				m, err := openMetrics(cfg, runner.Info{}, ledgertest.New(), slog.New(slog.DiscardHandler))
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -56,7 +56,7 @@ func assemble(ctx context.Context, cfg Config, world *parallel.World, log *slog.
 		return nil, err
 	}
 	clock := ledger.System()
-	if p.metrics, err = openMetrics(cfg, p.runner.Info(), clock); err != nil {
+	if p.metrics, err = openMetrics(cfg, p.runner.Info(), clock, log); err != nil {
 		return nil, err
 	}
 	if p.tracing, err = openTracing(cfg, clock, log, p.metrics.spansLost()); err != nil {

@@ -136,3 +136,37 @@ func TestReaderThatNeverReads(t *testing.T) {
 		})
 	}
 }
+
+// TestStoreOfARankIsCut: who has the rights to and cuts the file that a rank counts in ends the rank, and the supervisor says
+// which one and by what.
+func TestStoreOfARankIsCut(t *testing.T) {
+	cfg := testConfig(seededModel(t))
+	cfg.Metrics = MetricsConfig{Enabled: true, Dir: t.TempDir()}
+	p, err := Start(waiting(t), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(filepath.Join(cfg.Metrics.Dir, "rank-0-*.metrics"))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("the store of the rank: %v, %v", files, err)
+	}
+	if err := os.Chmod(files[0], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(files[0], 0); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := p.Submit(waiting(t), newRequest("r", prompt(8), 5)); err == nil {
+		_, _, _ = readAll(waiting(t), s) // its rank ends
+	}
+	select {
+	case <-p.Done():
+	case <-waiting(t).Done():
+		t.Fatal("the rank counts on in a file that is not there")
+	}
+	for _, want := range []string{"rank 0 (pid ", ") ended: exit status 2", "fatal error: fault", "SIGBUS"} {
+		if !strings.Contains(fmt.Sprint(p.Err()), want) {
+			t.Errorf("the end of the rank is %v, without %q", p.Err(), want)
+		}
+	}
+}

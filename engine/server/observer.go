@@ -37,7 +37,7 @@ func newObserver(cfg Config, run Runtime) (*observer, error) {
 	}
 	dir := private.Path
 	o := &observer{private: private, dir: dir}
-	if o.store, err = metrics.OpenStore(dir, "api"); err != nil {
+	if o.store, err = metrics.OpenStore(dir, "api", run.Log); err != nil {
 		return nil, errors.Join(fmt.Errorf("--enable-metrics: %s: %w", place, err), o.close())
 	}
 	backend := metrics.ByRole(o.store, run.Backends)

@@ -262,7 +262,7 @@ func TestE3OutcomesAccountForEveryRequest(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	dir := t.TempDir()
-	store, err := metrics.OpenStore(dir, "api")
+	store, err := metrics.OpenStore(dir, "api", slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ func TestTimesAgree(t *testing.T) {
 	for _, stream := range []bool{false, true} {
 		t.Run(fmt.Sprintf("stream=%t", stream), func(t *testing.T) {
 			dir, clock, log := t.TempDir(), ledgertest.New(), &bytes.Buffer{}
-			store, err := metrics.OpenStore(dir, "api")
+			store, err := metrics.OpenStore(dir, "api", slog.New(slog.DiscardHandler))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -41,12 +41,43 @@ the label ` + "`stage`" + `, [diagnosis.md](diagnosis.md) how to read the number
 |---|---|---|---|---|---|---|---|
 `
 
+// metricsFaults begins the section about what a scrape answers when not all is well.
+const metricsFaults = `
+### Faults of the stores
+
+Every process of a replica writes to a file of its own (the store) in a private directory under ` + "`PROMETHEUS_MULTIPROC_DIR`" + ` or ` + "`TMPDIR`" + `;
+a scrape merges them.
+
+- **500** is answered only while nobody knows what there is: the directory could not be listed yet since the start, or the process
+  could not tell its own ` + "`go_*` and `process_*`" + `.
+- **503** with ` + "`Retry-After`" + ` is answered to scrapes beyond those that may be under way at once.
+- **200** is everything else. What could be read once is exposed from then on, so no counter goes backwards because a scrape
+  found less; what could not be read or written is counted by ` + "`sluice_metrics_store_faults_total`" + `. Watch
+  ` + "`increase(sluice_metrics_store_faults_total[10m]) > 0`" + `.
+
+**Who can harm a store.** The directory is its user's alone (0700) and the files can't be opened to write (0400): what another user
+does fails. Root, or the same user after a chmod, can cut a store that is in use; the next update of its process then touches memory
+that has no file behind it, and the system ends the process with SIGBUS, as it does with any mapped file. Nothing that costs an
+update nothing prevents that, and who can do it can kill the process as well. The supervisor reports the rank by name with the
+runtime's words (` + "`rank 0 (pid 12) ended: exit status 2; its last words: fatal error: fault | [signal SIGBUS: bus error …`" + `), and the replica
+ends; the API process, cut so, leaves the same words on its standard error. Removing a store harms nothing but what another
+process would read of it later; it is counted as ` + "`missing`" + `. Space is reserved before it is used (fallocate, or zeros where the file system has none), so a full disk ends nothing
+but on file systems that take space again at each write (btrfs with snapshots, ZFS): use tmpfs or a plain disk there.
+
+| reason | meaning |
+|---|---|
+`
+
 func metricsPage(engine []*enginemetrics.Family, router []routermetrics.Family, laws []ledger.LawInfo) []byte {
 	var b bytes.Buffer
 	b.WriteString(metricsHead)
 	for _, f := range engine {
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s | %s | %s |\n", f.Name, kind(f.Kind.String(), f.Unit), f.Source,
 			engineTypes(f), codes(f.Labels), codes(f.SumOver), reports(f), cell(f.Help))
+	}
+	b.WriteString(metricsFaults)
+	for _, f := range enginemetrics.StoreFaults() {
+		fmt.Fprintf(&b, "| `%s` | %s |\n", f.Reason, cell(f.Meaning))
 	}
 	b.WriteString("\n### Buckets\n\n| histogram | bounds, without +Inf |\n|---|---|\n")
 	for _, f := range engine {

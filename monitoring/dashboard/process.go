@@ -115,8 +115,11 @@ func storePanels(q *queries) []panel {
 			targets: []target{{q.total("sluice_metrics_store_processes", []string{"state"}), "{{state}}"}},
 		},
 		{
-			title: "Faults of the Store", unit: number, bad: 1, help: "Stores and series that could not be read, by reason." + noModel,
-			targets: []target{{q.increase("sluice_metrics_store_faults_total", []string{"reason"}), "{{reason}}"}},
+			title: "Faults of the Store", unit: number, bad: 1, help: "Stores and series that could not be read or written, by reason, and series that wait for room on the disk." + noModel,
+			targets: []target{
+				{q.increase("sluice_metrics_store_faults_total", []string{"reason"}), "{{reason}}"},
+				{q.total("sluice_metrics_store_waiting_series", nil), "waiting for room"},
+			},
 		},
 		{
 			title: "Series", unit: number, help: "Series that /metrics has." + noModel,
