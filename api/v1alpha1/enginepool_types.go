@@ -120,6 +120,12 @@ type EnginePoolStatus struct {
 	// LastDecision is the newest change of the replica set, with its numbers.
 	// +optional
 	LastDecision *Decision `json:"lastDecision,omitempty"`
+
+	// LastDecisions are the newest changes of the demand, oldest first.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=8
+	LastDecisions []ScalingDecision `json:"lastDecisions,omitempty"`
 }
 
 // Decision is one change of a pool with the numbers that led to it.

@@ -2,7 +2,6 @@ package v1alpha1
 
 import (
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
@@ -70,6 +69,8 @@ type InferenceServiceList struct {
 //
 // +kubebuilder:validation:XValidation:rule="self.pools.exists(p, p.role == 'Unified') || (self.pools.exists(p, p.role == 'Prefill') && self.pools.exists(p, p.role == 'Decode'))",message="spec.pools needs either a pool with role Unified, or at least one with role Prefill and one with role Decode"
 // +kubebuilder:validation:XValidation:rule="!(self.pools.exists(p, p.role == 'Unified') && self.pools.exists(p, p.role != 'Unified'))",message="spec.pools mixes role Unified with Prefill or Decode; make two InferenceServices instead"
+// +kubebuilder:validation:XValidation:rule="(has(self.slo) && has(self.slo.ttft)) || self.pools.all(p, !has(p.autoscaling) || p.autoscaling.metrics.all(m, m.type != 'TTFT'))",message="autoscaling.metrics type TTFT is measured against spec.slo.ttft, which is not set; add for example slo: {ttft: {threshold: 500ms, objective: \"0.99\"}}"
+// +kubebuilder:validation:XValidation:rule="(has(self.slo) && has(self.slo.itl)) || self.pools.all(p, !has(p.autoscaling) || p.autoscaling.metrics.all(m, m.type != 'ITL'))",message="autoscaling.metrics type ITL is measured against spec.slo.itl, which is not set; add for example slo: {itl: {threshold: 50ms, objective: \"0.99\"}}"
 type InferenceServiceSpec struct {
 	// Model is the model to serve.
 	Model ModelSpec `json:"model"`
@@ -210,7 +211,9 @@ type RouterServiceSpec struct {
 //
 // +kubebuilder:validation:XValidation:rule="self.role == oldSelf.role",message="pools[].role is immutable; add a pool with another name and remove this one"
 // +kubebuilder:validation:XValidation:rule="self.name != 'router'",message="pools[].name router is taken by the service's router; choose another, for example decode"
-// +kubebuilder:validation:XValidation:rule="!has(self.autoscaling) || self.role != 'Prefill' || self.autoscaling.metrics.all(m, m.type != 'Utilization')",message="a Prefill pool reports no utilization (-1); scale it on type QueuedRequests instead"
+// +kubebuilder:validation:XValidation:rule="!has(self.autoscaling) || self.role != 'Prefill' || self.autoscaling.metrics.all(m, m.type != 'Utilization')",message="a Prefill pool reports no utilization (-1); scale it on type PrefillDelay or QueueLength instead"
+// +kubebuilder:validation:XValidation:rule="!has(self.autoscaling) || self.role != 'Prefill' || self.autoscaling.metrics.all(m, m.type != 'TTFT' && m.type != 'ITL')",message="a Prefill pool sends no tokens to clients, so it has no TTFT and no ITL; scale it on type PrefillDelay, and the Decode pool on TTFT or ITL"
+// +kubebuilder:validation:XValidation:rule="!has(self.autoscaling) || self.role != 'Decode' || self.autoscaling.metrics.all(m, m.type != 'PrefillDelay')",message="a Decode pool computes no prompts, so it has no PrefillDelay; scale it on type Utilization, TokenUsage or ITL, and the Prefill pool on PrefillDelay"
 type PoolSpec struct {
 	// Name of the pool within the service.
 	// +kubebuilder:validation:MinLength=1
@@ -230,7 +233,7 @@ type PoolSpec struct {
 
 	EngineShape `json:",inline"`
 
-	// Autoscaling makes a HorizontalPodAutoscaler for the pool; spec.replicas is then only the start value.
+	// Autoscaling scales the pool by itself; replicas is then only the start value.
 	// +optional
 	Autoscaling *AutoscalingSpec `json:"autoscaling,omitempty"`
 }
@@ -364,61 +367,6 @@ type SchedulerSpec struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	ChunkedPrefillTokens *int32 `json:"chunkedPrefillTokens,omitempty"`
-}
-
-// ScalingMetricType names what a pool is scaled on.
-// +kubebuilder:validation:Enum=Utilization;QueuedRequests;RunningRequests
-type ScalingMetricType string
-
-const (
-	// MetricUtilization is sglang:utilization, the mean over a pool's replicas; target 0.8 means 80 % of what the SLO allows.
-	MetricUtilization ScalingMetricType = "Utilization"
-	// MetricQueuedRequests is the number of waiting requests per replica, over all queues.
-	MetricQueuedRequests ScalingMetricType = "QueuedRequests"
-	// MetricRunningRequests is the number of running requests per replica.
-	MetricRunningRequests ScalingMetricType = "RunningRequests"
-)
-
-// AutoscalingSpec makes a HorizontalPodAutoscaler for the pool.
-//
-// +kubebuilder:validation:XValidation:rule="self.minReplicas <= self.maxReplicas",message="autoscaling.minReplicas must not exceed autoscaling.maxReplicas"
-type AutoscalingSpec struct {
-	// +optional
-	// +kubebuilder:default=1
-	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=1024
-	MinReplicas int32 `json:"minReplicas,omitempty"`
-
-	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=1024
-	MaxReplicas int32 `json:"maxReplicas"`
-
-	// Metrics to scale on; the largest answer wins.
-	// +listType=map
-	// +listMapKey=type
-	// +kubebuilder:validation:MinItems=1
-	// +kubebuilder:validation:MaxItems=3
-	Metrics []ScalingMetric `json:"metrics"`
-
-	// ScaleDownStabilizationSeconds is how long the demand must stay low before replicas go.
-	// +optional
-	// +kubebuilder:default=300
-	// +kubebuilder:validation:Minimum=0
-	// +kubebuilder:validation:Maximum=3600
-	ScaleDownStabilizationSeconds *int32 `json:"scaleDownStabilizationSeconds,omitempty"`
-}
-
-// ScalingMetric is one metric with its target per replica.
-//
-// +kubebuilder:validation:XValidation:rule="self.type != 'Utilization' || quantity(string(self.target)).compareTo(quantity('1')) <= 0",message="autoscaling.metrics[].target of type Utilization is a ratio and at most 1; write \"0.8\" for 80 %"
-type ScalingMetric struct {
-	Type ScalingMetricType `json:"type"`
-
-	// Target is the value per replica to hold, for example "0.8".
-	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isGreaterThan(quantity('0'))",message="autoscaling.metrics[].target must be above 0, for example \"0.8\""
-	// +kubebuilder:validation:XIntOrString
-	// +kubebuilder:validation:MaxLength=20
-	Target resource.Quantity `json:"target"`
 }
 
 // InferenceServiceStatus is what the operator sees.

@@ -92,6 +92,11 @@ func TestServiceRefused(t *testing.T) {
 		}
 		return all
 	}
+	on := func(at int, kind, target string) func(spec, metadata map[string]any) {
+		return func(s, _ map[string]any) {
+			pool(s, at)["autoscaling"] = scaling(map[string]any{"metrics": []any{map[string]any{"type": kind, "target": target}}})
+		}
+	}
 	tests := []struct {
 		name string
 		edit func(spec, metadata map[string]any)
@@ -151,7 +156,7 @@ func TestServiceRefused(t *testing.T) {
 		{"tenant that is no label", func(s, _ map[string]any) { s["tenant"] = "team a" },
 			"tenant must be a label value: letters, digits, '-', '_' and '.', starting and ending with a letter or digit, for example team-a"},
 		{"utilization on prefill", func(s, _ map[string]any) { pool(s, 0)["autoscaling"] = scaling(nil) },
-			"a Prefill pool reports no utilization (-1); scale it on type QueuedRequests instead"},
+			"a Prefill pool reports no utilization (-1); scale it on type PrefillDelay or QueueLength instead"},
 		{"minimum above maximum", func(s, _ map[string]any) {
 			pool(s, 1)["autoscaling"] = scaling(map[string]any{"minReplicas": int64(5)})
 		},
@@ -164,11 +169,37 @@ func TestServiceRefused(t *testing.T) {
 		{"no scaling metric", func(s, _ map[string]any) { pool(s, 1)["autoscaling"] = scaling(map[string]any{"metrics": []any{}}) },
 			"spec.pools[1].autoscaling.metrics in body should have at least 1 items"},
 		{"target zero", func(s, _ map[string]any) {
-			pool(s, 1)["autoscaling"] = scaling(map[string]any{"metrics": []any{map[string]any{"type": "QueuedRequests", "target": int64(0)}}})
+			pool(s, 1)["autoscaling"] = scaling(map[string]any{"metrics": []any{map[string]any{"type": "QueueLength", "target": int64(0)}}})
 		}, `autoscaling.metrics[].target must be above 0, for example "0.8"`},
 		{"utilization in per cent", func(s, _ map[string]any) {
 			pool(s, 1)["autoscaling"] = scaling(map[string]any{"metrics": []any{map[string]any{"type": "Utilization", "target": int64(80)}}})
-		}, `autoscaling.metrics[].target of type Utilization is a ratio and at most 1; write "0.8" for 80 %`},
+		}, `autoscaling.metrics[].target of types Utilization and TokenUsage is a ratio and at most 1; write "0.8" for 80 %`},
+		{"token usage in per cent", on(0, "TokenUsage", "80"), `autoscaling.metrics[].target of types Utilization and TokenUsage is a ratio and at most 1; write "0.8" for 80 %`},
+		{"TTFT above its threshold", on(1, "TTFT", "1500m"), "autoscaling.metrics[].target of types TTFT and ITL is the share of the threshold in spec.slo and at most 1"},
+		{"first tokens of prefill", on(0, "TTFT", "0.8"), "a Prefill pool sends no tokens to clients, so it has no TTFT and no ITL; scale it on type PrefillDelay, and the Decode pool on TTFT or ITL"},
+		{"tokens of prefill", on(0, "ITL", "0.8"), "a Prefill pool sends no tokens to clients, so it has no TTFT and no ITL; scale it on type PrefillDelay, and the Decode pool on TTFT or ITL"},
+		{"prompts of decode", on(1, "PrefillDelay", "2"), "a Decode pool computes no prompts, so it has no PrefillDelay; scale it on type Utilization, TokenUsage or ITL, and the Prefill pool on PrefillDelay"},
+		{"TTFT without an objective", on(1, "TTFT", "0.8"), `autoscaling.metrics type TTFT is measured against spec.slo.ttft, which is not set; add for example slo: {ttft: {threshold: 500ms, objective: "0.99"}}`},
+		{"ITL with the other objective", func(s, m map[string]any) {
+			on(1, "ITL", "0.8")(s, m)
+			s["slo"] = map[string]any{"ttft": map[string]any{"threshold": "1s"}}
+		}, `autoscaling.metrics type ITL is measured against spec.slo.itl, which is not set; add for example slo: {itl: {threshold: 50ms, objective: "0.99"}}`},
+		{"old name", on(1, "QueuedRequests", "4"), `Unsupported value: "QueuedRequests": supported values: "Utilization", "PrefillDelay", "QueueLength", "TokenUsage", "TTFT", "ITL", "Concurrency"`},
+		{"prefill delay from Prometheus", func(s, m map[string]any) {
+			on(0, "PrefillDelay", "2")(s, m)
+			pool(s, 0)["autoscaling"].(map[string]any)["provider"] = "KEDA"
+		}, "autoscaling.metrics type PrefillDelay is read from /v1/loads, which Prometheus does not have; use autoscaling.provider MetricsAPI, or type QueueLength"},
+		{"latency from an adapter", func(s, m map[string]any) {
+			on(1, "ITL", "0.8")(s, m)
+			s["slo"] = map[string]any{"itl": map[string]any{"threshold": "50ms"}}
+			pool(s, 1)["autoscaling"].(map[string]any)["provider"] = "External"
+		}, "autoscaling.metrics types TTFT and ITL need the thresholds of spec.slo, which an adapter does not know; use autoscaling.provider MetricsAPI or KEDA"},
+		{"idle time without zero", func(s, _ map[string]any) {
+			pool(s, 1)["autoscaling"] = scaling(map[string]any{"scaleToZeroAfterSeconds": int64(60)})
+		}, "autoscaling.scaleToZeroAfterSeconds has an effect with minReplicas 0 alone; set autoscaling.minReplicas to 0 or leave it out"},
+		{"behaviour without end", func(s, _ map[string]any) {
+			pool(s, 1)["autoscaling"] = scaling(map[string]any{"behavior": map[string]any{"scaleDown": map[string]any{"stabilizationWindowSeconds": int64(3601)}}})
+		}, "autoscaling.behavior stabilizationWindowSeconds may be 0 to 3600"},
 		{"target that is no number", func(s, _ map[string]any) {
 			pool(s, 1)["autoscaling"] = scaling(map[string]any{"metrics": []any{map[string]any{"type": "Utilization", "target": "80%"}}})
 		}, `spec.pools[1].autoscaling.metrics[0].target: Invalid value: "80%"`},

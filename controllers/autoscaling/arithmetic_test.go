@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-dev/sluice/api/v1alpha1"
 	"github.com/sluice-dev/sluice/controllers/observe"
 	"github.com/sluice-dev/sluice/controllers/plan"
+	"github.com/sluice-dev/sluice/controllers/semantics"
 )
 
 // autoscaler is the arithmetic of a HorizontalPodAutoscaler over metrics of type Pods, as far as the package comment
@@ -73,7 +74,7 @@ func TestWhatTheAutoscalerMakesOfIt(t *testing.T) {
 		}
 		return p
 	}
-	oneRank := func(types.NamespacedName) int { return 1 }
+	signal, _ := semantics.SignalOf(v1alpha1.MetricUtilization)
 
 	for _, tc := range []struct {
 		name    string
@@ -99,7 +100,9 @@ func TestWhatTheAutoscalerMakesOfIt(t *testing.T) {
 			for _, p := range pods {
 				selected = append(selected, p.Name)
 			}
-			readings, why := read(pods, metrics()[0], oneRank, epoch, freshFor)
+			readings, why := sampler{
+				signal: signal, about: func(types.NamespacedName) about { return about{ranks: 1} }, pool: tc.pods.Pool, now: epoch, freshFor: freshFor,
+			}.read(pods)
 			if why != nil {
 				t.Fatal(why)
 			}

@@ -6,10 +6,11 @@ import (
 
 	"github.com/sluice-dev/sluice/api/v1alpha1"
 	"github.com/sluice-dev/sluice/controllers/plan"
+	"github.com/sluice-dev/sluice/controllers/semantics"
 )
 
 // How fast a pool grows and shrinks. It may double or gain four replicas every 15 s, whichever is more, without
-// waiting; it shrinks only after the demand was low for the stabilisation window of its spec, and then as far as the
+// waiting; it shrinks only after the demand was low for the stabilisation window, and then as far as the
 // demand says, since every replica drains first.
 const (
 	scaleUpPercent     = 100
@@ -17,7 +18,7 @@ const (
 	scaleDownPercent   = 100
 	scalePeriodSeconds = 15
 
-	defaultScaleDownStabilizationSeconds = 300
+	scaleDownStabilizationSeconds = 300
 )
 
 // BuildHPA gives the HorizontalPodAutoscaler of a pool, owned by it and with its name; nil when the pool has no
@@ -30,10 +31,11 @@ func BuildHPA(pool *v1alpha1.EnginePool) *autoscalingv2.HorizontalPodAutoscaler 
 	metrics := make([]autoscalingv2.MetricSpec, len(spec.Metrics))
 	for i, m := range spec.Metrics {
 		target := m.Target.DeepCopy()
+		signal, _ := semantics.SignalOf(m.Type) // a test compares the types with the schema's
 		metrics[i] = autoscalingv2.MetricSpec{
 			Type: autoscalingv2.PodsMetricSourceType,
 			Pods: &autoscalingv2.PodsMetricSource{
-				Metric: autoscalingv2.MetricIdentifier{Name: scalingMetricName(m.Type)},
+				Metric: autoscalingv2.MetricIdentifier{Name: signal.Metric},
 				Target: autoscalingv2.MetricTarget{Type: autoscalingv2.AverageValueMetricType, AverageValue: &target},
 			},
 		}
@@ -52,7 +54,7 @@ func BuildHPA(pool *v1alpha1.EnginePool) *autoscalingv2.HorizontalPodAutoscaler 
 				Kind:       "EnginePool",
 				Name:       pool.Name,
 			},
-			MinReplicas: new(max(1, spec.MinReplicas)),
+			MinReplicas: new(max(1, spec.Min())),
 			MaxReplicas: spec.MaxReplicas,
 			Metrics:     metrics,
 			Behavior:    behavior(spec),
@@ -60,25 +62,35 @@ func BuildHPA(pool *v1alpha1.EnginePool) *autoscalingv2.HorizontalPodAutoscaler 
 	}
 }
 
+// behavior gives what the spec says, and the defaults where it says nothing of a direction.
 func behavior(spec *v1alpha1.AutoscalingSpec) *autoscalingv2.HorizontalPodAutoscalerBehavior {
-	stabilization := int32(defaultScaleDownStabilizationSeconds)
-	if spec.ScaleDownStabilizationSeconds != nil {
-		stabilization = *spec.ScaleDownStabilizationSeconds
-	}
 	percent := func(value int32) autoscalingv2.HPAScalingPolicy {
 		return autoscalingv2.HPAScalingPolicy{Type: autoscalingv2.PercentScalingPolicy, Value: value, PeriodSeconds: scalePeriodSeconds}
 	}
 	pods := autoscalingv2.HPAScalingPolicy{Type: autoscalingv2.PodsScalingPolicy, Value: scaleUpPods, PeriodSeconds: scalePeriodSeconds}
-	return &autoscalingv2.HorizontalPodAutoscalerBehavior{
-		ScaleUp: &autoscalingv2.HPAScalingRules{
-			StabilizationWindowSeconds: new(int32(0)),
-			SelectPolicy:               new(autoscalingv2.MaxChangePolicySelect),
-			Policies:                   []autoscalingv2.HPAScalingPolicy{percent(scaleUpPercent), pods},
-		},
-		ScaleDown: &autoscalingv2.HPAScalingRules{
-			StabilizationWindowSeconds: &stabilization,
-			SelectPolicy:               new(autoscalingv2.MaxChangePolicySelect),
-			Policies:                   []autoscalingv2.HPAScalingPolicy{percent(scaleDownPercent)},
-		},
+	given := spec.Behavior.DeepCopy()
+	if given == nil {
+		given = &autoscalingv2.HorizontalPodAutoscalerBehavior{}
 	}
+	return &autoscalingv2.HorizontalPodAutoscalerBehavior{
+		ScaleUp:   rules(given.ScaleUp, 0, percent(scaleUpPercent), pods),
+		ScaleDown: rules(given.ScaleDown, scaleDownStabilizationSeconds, percent(scaleDownPercent)),
+	}
+}
+
+// rules fills in what is left out, so that the API server has nothing to default and the object stays as it is applied.
+func rules(given *autoscalingv2.HPAScalingRules, stabilizationSeconds int32, policies ...autoscalingv2.HPAScalingPolicy) *autoscalingv2.HPAScalingRules {
+	if given == nil {
+		given = &autoscalingv2.HPAScalingRules{}
+	}
+	if given.StabilizationWindowSeconds == nil {
+		given.StabilizationWindowSeconds = &stabilizationSeconds
+	}
+	if given.SelectPolicy == nil {
+		given.SelectPolicy = new(autoscalingv2.MaxChangePolicySelect)
+	}
+	if len(given.Policies) == 0 {
+		given.Policies = policies
+	}
+	return given
 }

@@ -19,13 +19,13 @@ func testPool(change ...func(*v1alpha1.EnginePool)) *v1alpha1.EnginePool {
 		Spec: v1alpha1.EnginePoolSpec{
 			Service: "chat", Pool: "decode", Role: v1alpha1.RoleDecode, Tenant: "team-a", Model: v1alpha1.ModelSpec{Name: "tiny"},
 			Autoscaling: &v1alpha1.AutoscalingSpec{
-				MinReplicas: 2, MaxReplicas: 6,
+				MinReplicas: new(int32(2)), MaxReplicas: 6,
 				Metrics: []v1alpha1.ScalingMetric{
 					{Type: v1alpha1.MetricUtilization, Target: resource.MustParse("0.8")},
-					{Type: v1alpha1.MetricQueuedRequests, Target: resource.MustParse("5")},
-					{Type: v1alpha1.MetricRunningRequests, Target: resource.MustParse("12")},
+					{Type: v1alpha1.MetricQueueLength, Target: resource.MustParse("5")},
+					{Type: v1alpha1.MetricConcurrency, Target: resource.MustParse("12")},
 				},
-				ScaleDownStabilizationSeconds: new(int32(45)),
+				Behavior: &autoscalingv2.HorizontalPodAutoscalerBehavior{ScaleDown: &autoscalingv2.HPAScalingRules{StabilizationWindowSeconds: new(int32(45))}},
 			},
 		},
 	}
@@ -56,7 +56,7 @@ func TestBuildHPA(t *testing.T) {
 			MinReplicas:    new(int32(2)),
 			MaxReplicas:    6,
 			Metrics: []autoscalingv2.MetricSpec{
-				podsMetric("sluice_utilization", "0.8"), podsMetric("sluice_queued_requests", "5"), podsMetric("sluice_running_requests", "12"),
+				podsMetric("sluice_utilization", "0.8"), podsMetric("sluice_queue_length", "5"), podsMetric("sluice_concurrency", "12"),
 			},
 			Behavior: &autoscalingv2.HorizontalPodAutoscalerBehavior{
 				ScaleUp: &autoscalingv2.HPAScalingRules{
@@ -92,11 +92,38 @@ func TestBuildHPA(t *testing.T) {
 		{
 			name: "Defaults", reason: "an object from before the defaults is complete too",
 			pool: testPool(func(p *v1alpha1.EnginePool) {
-				p.Spec.Autoscaling.MinReplicas = 0
-				p.Spec.Autoscaling.ScaleDownStabilizationSeconds = nil
+				p.Spec.Autoscaling.MinReplicas = nil
+				p.Spec.Autoscaling.Behavior = nil
 			}),
 			want: func(h *autoscalingv2.HorizontalPodAutoscaler) *autoscalingv2.HorizontalPodAutoscaler {
 				h.Spec.MinReplicas = new(int32(1))
+				h.Spec.Behavior.ScaleDown.StabilizationWindowSeconds = new(int32(300))
+				return h
+			},
+		},
+		{
+			name: "MayBeZero", reason: "an autoscaler knows nothing below 1; the way to 0 is the operator's",
+			pool: testPool(func(p *v1alpha1.EnginePool) { p.Spec.Autoscaling.MinReplicas = new(int32(0)) }),
+			want: func(h *autoscalingv2.HorizontalPodAutoscaler) *autoscalingv2.HorizontalPodAutoscaler {
+				h.Spec.MinReplicas = new(int32(1))
+				return h
+			},
+		},
+		{
+			name: "Behaviour", reason: "what the spec says of a direction arrives, the rest is filled in",
+			pool: testPool(func(p *v1alpha1.EnginePool) {
+				p.Spec.Autoscaling.Behavior = &autoscalingv2.HorizontalPodAutoscalerBehavior{
+					ScaleUp: &autoscalingv2.HPAScalingRules{
+						SelectPolicy: new(autoscalingv2.MinChangePolicySelect),
+						Policies:     []autoscalingv2.HPAScalingPolicy{{Type: autoscalingv2.PodsScalingPolicy, Value: 1, PeriodSeconds: 60}},
+					},
+					ScaleDown: &autoscalingv2.HPAScalingRules{SelectPolicy: new(autoscalingv2.DisabledPolicySelect)},
+				}
+			}),
+			want: func(h *autoscalingv2.HorizontalPodAutoscaler) *autoscalingv2.HorizontalPodAutoscaler {
+				h.Spec.Behavior.ScaleUp.SelectPolicy = new(autoscalingv2.MinChangePolicySelect)
+				h.Spec.Behavior.ScaleUp.Policies = []autoscalingv2.HPAScalingPolicy{{Type: autoscalingv2.PodsScalingPolicy, Value: 1, PeriodSeconds: 60}}
+				h.Spec.Behavior.ScaleDown.SelectPolicy = new(autoscalingv2.DisabledPolicySelect)
 				h.Spec.Behavior.ScaleDown.StabilizationWindowSeconds = new(int32(300))
 				return h
 			},

@@ -7,83 +7,24 @@ import (
 
 	"github.com/sluice-dev/sluice/api/v1alpha1"
 	"github.com/sluice-dev/sluice/controllers/observe"
-	"github.com/sluice-dev/sluice/engine/loads"
+	"github.com/sluice-dev/sluice/controllers/semantics"
 )
 
-// Names of the custom metrics.
-const (
-	// MetricUtilization is the utilization of a replica, the mean over its DP ranks; of a pool the mean over its replicas.
-	MetricUtilization = "sluice_utilization"
-	// MetricTokenUsage is the share of KV tokens in use, by the same means.
-	MetricTokenUsage = "sluice_token_usage"
-	// MetricQueuedRequests is num_waiting_reqs summed over the DP ranks of a replica: the scheduler's waiting queue and
-	// the PD queues before it; of a pool the sum over its replicas.
-	MetricQueuedRequests = "sluice_queued_requests"
-	// MetricRunningRequests is num_running_reqs, summed in the same way.
-	MetricRunningRequests = "sluice_running_requests"
-)
-
-// metric is one row of the table of custom metrics.
-type metric struct {
-	name string
-	// value of one DP rank in thousandths; false for what is never a number.
-	value func(loads.Load) (milli int64, ok bool)
-	// mean says that ranks and replicas are averaged, not summed.
-	mean bool
+// about is what must be known of a pool to read its samples.
+type about struct {
+	ranks int // DP ranks that a leader answers for
+	slo   *v1alpha1.SLOSpec
 }
 
-func metrics() []metric {
-	return []metric{
-		{name: MetricUtilization, mean: true, value: func(l loads.Load) (int64, bool) { return observe.Milli(l.Utilization) }},
-		{name: MetricTokenUsage, mean: true, value: func(l loads.Load) (int64, bool) { return observe.Milli(l.TokenUsage) }},
-		{name: MetricQueuedRequests, value: func(l loads.Load) (int64, bool) { return observe.Milli(float64(l.NumWaitingReqs)) }},
-		{name: MetricRunningRequests, value: func(l loads.Load) (int64, bool) { return observe.Milli(float64(l.NumRunningReqs)) }},
-	}
-}
-
-// metricNamed finds a row of the table.
-func metricNamed(name string) (metric, bool) {
-	for _, m := range metrics() {
-		if m.name == name {
-			return m, true
-		}
-	}
-	return metric{}, false
-}
-
-// scalingMetricName gives the custom metric of a scaling metric's type.
-func scalingMetricName(t v1alpha1.ScalingMetricType) string {
-	switch t {
-	case v1alpha1.MetricQueuedRequests:
-		return MetricQueuedRequests
-	case v1alpha1.MetricRunningRequests:
-		return MetricRunningRequests
-	default:
-		return MetricUtilization
-	}
-}
-
-// combine averages or sums values in thousandths, a mean rounded half up; there is at least one.
-func (m metric) combine(values []int64) int64 {
-	var sum int64
-	for _, v := range values {
-		sum += v
-	}
-	if !m.mean {
-		return sum
-	}
-	n := int64(len(values))
-	return (sum + n/2) / n
-}
-
-// reading is the value of one pod.
+// reading is the value of one pod in thousandths.
 type reading struct {
 	pod   string
+	pool  types.NamespacedName
 	milli int64
 	taken time.Time
 }
 
-// verdict says what a pod's sample is worth for one metric.
+// verdict says what a pod's sample is worth for one signal.
 type verdict int
 
 const (
@@ -92,74 +33,184 @@ const (
 	// verdictLeftOut: the pod takes no requests (not Ready, or draining), or is Ready for so short a time that it was
 	// not polled yet. It has no number and that is no fault.
 	verdictLeftOut
-	// verdictSentinel: a rank reports -1 or another value that is never a number.
-	verdictSentinel
 	// verdictStale: the newest sample is too old.
 	verdictStale
-	// verdictPartial: a DP rank is missing from the sample.
-	verdictPartial
 	// verdictNone: the pod was never polled with success although it is Ready for long.
 	verdictNone
+	// verdictFault: the sample is fresh, and the registry makes no number of it.
+	verdictFault
 )
 
-// judge reads one pod. ranks is how many DP ranks the pod answers for.
-func judge(pod observe.PodSample, m metric, ranks int, now time.Time, freshFor time.Duration) (reading, verdict) {
-	if pod.Draining || pod.ReadySince.IsZero() {
-		return reading{}, verdictLeftOut
+// judge says whether a pod's sample may be read.
+func judge(pod observe.PodSample, now time.Time, freshFor time.Duration) verdict {
+	switch {
+	case pod.Draining || pod.ReadySince.IsZero():
+		return verdictLeftOut
+	case pod.Fresh(now, freshFor):
+		return verdictNumber
+	case now.Sub(pod.ReadySince) <= freshFor && !pod.Taken.After(pod.ReadySince):
+		return verdictLeftOut
+	case pod.Taken.IsZero():
+		return verdictNone
+	default:
+		return verdictStale
 	}
-	if !pod.Fresh(now, freshFor) {
-		switch {
-		case now.Sub(pod.ReadySince) <= freshFor && !pod.Taken.After(pod.ReadySince):
-			return reading{}, verdictLeftOut
-		case pod.Taken.IsZero():
-			return reading{}, verdictNone
-		}
-		return reading{}, verdictStale
-	}
-	values := make([]int64, 0, len(pod.Ranks))
-	for _, rank := range pod.Ranks {
-		milli, ok := m.value(rank)
-		if !ok {
-			return reading{}, verdictSentinel
-		}
-		values = append(values, milli)
-	}
-	if len(values) < ranks {
-		return reading{}, verdictPartial
-	}
-	return reading{pod: pod.Name, milli: m.combine(values), taken: pod.Taken}, verdictNumber
+}
+
+// sampler reads signals at one moment.
+type sampler struct {
+	signal   semantics.Signal
+	about    func(pool types.NamespacedName) about
+	pool     func(pool types.NamespacedName) observe.PoolSample
+	now      time.Time
+	freshFor time.Duration
 }
 
 // read gives the number of every pod that has one. It fails when a pod that takes requests has none, or when no pod has
 // one: the autoscaler must then do nothing, and say why.
-func read(pods []observe.PodSample, m metric, ranksOf func(pool types.NamespacedName) int, now time.Time, freshFor time.Duration) ([]reading, *Unavailable) {
-	var readings []reading
-	faults := map[verdict][]string{}
+func (s sampler) read(pods []observe.PodSample) ([]reading, *Unavailable) {
+	var (
+		readings []reading
+		faults   = faults{metric: s.signal.Metric}
+		pools    = map[types.NamespacedName]poolValue{}
+	)
 	for _, pod := range pods {
-		r, v := judge(pod, m, ranksOf(pod.Pool), now, freshFor)
-		switch v {
-		case verdictNumber:
-			readings = append(readings, r)
-		case verdictLeftOut:
-		default:
-			faults[v] = append(faults[v], pod.Name)
+		v := judge(pod, s.now, s.freshFor)
+		if v != verdictNumber {
+			faults.add(v, semantics.NoFault, pod.Name)
+			continue
 		}
+		known, ok := pools[pod.Pool]
+		if !ok {
+			known = s.ofPool(pod.Pool)
+			pools[pod.Pool] = known
+		}
+		milli, fault := known.milli, known.fault
+		if !s.signal.Shared {
+			milli, fault = s.signal.Of(replicaOf(pod, known.about.ranks), known.work)
+		}
+		if fault != semantics.NoFault {
+			faults.add(verdictFault, fault, pod.Name)
+			continue
+		}
+		readings = append(readings, reading{pod: pod.Name, pool: pod.Pool, milli: milli, taken: pod.Taken})
 	}
-	switch {
-	case len(faults[verdictSentinel]) > 0:
-		return nil, unavailable(ReasonSentinelValue, m.name, "%s report a value that is not a number (-1 on a prefill engine)", faults[verdictSentinel])
-	case len(faults[verdictPartial]) > 0:
-		return nil, unavailable(ReasonPartialSamples, m.name, "the samples of %s lack ranks", faults[verdictPartial])
-	case len(faults) > 0 && len(readings) > 0:
-		return nil, unavailable(ReasonPartialSamples, m.name, "%s are ready and have no fresh sample, other pods have one",
-			append(faults[verdictStale], faults[verdictNone]...))
-	case len(faults[verdictStale]) > 0:
-		return nil, unavailable(ReasonStaleSample, m.name, "the samples of %s are too old",
-			append(faults[verdictStale], faults[verdictNone]...))
-	case len(faults[verdictNone]) > 0:
-		return nil, unavailable(ReasonNoSamples, m.name, "%s are ready and gave no sample yet", faults[verdictNone])
-	case len(readings) == 0:
-		return nil, unavailable(ReasonNoSamples, m.name, "no selected pod is ready and polled", nil)
+	if why := faults.worst(len(readings)); why != nil {
+		return nil, why
 	}
 	return readings, nil
+}
+
+// poolValue is what the readings of one pool's pods have in common.
+type poolValue struct {
+	about about
+	work  semantics.Work // of all ranks
+	milli int64          // of shared signals
+	fault semantics.Fault
+}
+
+// ofPool reads what all pods of a pool tell together, draining ones left out.
+func (s sampler) ofPool(pool types.NamespacedName) poolValue {
+	value := poolValue{about: s.about(pool)}
+	var (
+		events semantics.Distribution
+		role   v1alpha1.Role
+		busy   bool
+	)
+	for _, pod := range s.pool(pool).Pods {
+		if judge(pod, s.now, s.freshFor) != verdictNumber {
+			continue
+		}
+		role = pod.Role
+		for _, w := range pod.Work {
+			if w.Known() {
+				value.work = value.work.Add(w)
+			}
+		}
+		if !s.signal.Shared {
+			continue
+		}
+		if n, ok := pod.Outstanding(); !ok || n > 0 {
+			busy = true
+		}
+		window, ok := pod.Events[s.signal.Family()]
+		if !ok {
+			continue
+		}
+		if events, ok = events.Add(window); !ok {
+			value.fault = semantics.FaultPartial
+		}
+	}
+	if s.signal.Shared && value.fault == semantics.NoFault {
+		value.milli, value.fault = s.signal.Latency(role, events, busy, value.about.slo)
+	}
+	return value
+}
+
+// replicaOf gives what a pod's sample holds for signals.
+func replicaOf(pod observe.PodSample, ranks int) semantics.Replica {
+	return semantics.Replica{Role: pod.Role, Want: ranks, Ranks: pod.Ranks, Work: pod.Work}
+}
+
+// faults collects why pods have no number.
+type faults struct {
+	metric string
+	stale  []string
+	none   []string
+	values map[semantics.Fault][]string
+}
+
+func (f *faults) add(v verdict, fault semantics.Fault, pod string) {
+	switch v {
+	case verdictStale:
+		f.stale = append(f.stale, pod)
+	case verdictNone:
+		f.none = append(f.none, pod)
+	case verdictFault:
+		if f.values == nil {
+			f.values = map[semantics.Fault][]string{}
+		}
+		f.values[fault] = append(f.values[fault], pod)
+	}
+}
+
+// worst gives the fault that counts; nil when nothing is wrong and some pods have a number.
+func (f *faults) worst(numbers int) *Unavailable {
+	for _, row := range faultRows() {
+		if pods := f.values[row.fault]; len(pods) > 0 {
+			return unavailable(row.reason, f.metric, row.format, pods)
+		}
+	}
+	old := append(f.stale, f.none...)
+	switch {
+	case len(old) > 0 && numbers > 0:
+		return unavailable(ReasonPartialSamples, f.metric, "%s are ready and have no fresh sample, other pods have one", old)
+	case len(f.stale) > 0:
+		return unavailable(ReasonStaleSample, f.metric, "the samples of %s are too old", old)
+	case len(f.none) > 0:
+		return unavailable(ReasonNoSamples, f.metric, "%s are ready and gave no sample yet", f.none)
+	case numbers == 0:
+		return unavailable(ReasonNoSamples, f.metric, "no selected pod is ready and polled", nil)
+	}
+	return nil
+}
+
+// faultRow says what a fault of the registry is called; format has one %s for the pods.
+type faultRow struct {
+	fault  semantics.Fault
+	reason Reason
+	format string
+}
+
+// faultRows are in the order in which they count.
+func faultRows() []faultRow {
+	return []faultRow{
+		{semantics.FaultUndefined, ReasonUndefinedSignal, "the role of %s does not have it"},
+		{semantics.FaultNoObjective, ReasonUndefinedSignal, "the service of %s sets no objective for it in spec.slo"},
+		{semantics.FaultSentinel, ReasonSentinelValue, "%s report a value that is not a number (-1 on a prefill engine)"},
+		{semantics.FaultPartial, ReasonPartialSamples, "the samples of %s lack ranks"},
+		{semantics.FaultNoRate, ReasonRateUnknown, "prompts wait at %s and no engine of the pool has computed one yet"},
+		{semantics.FaultNoHistogram, ReasonNoSamples, "the histograms of %s were not read yet"},
+		{semantics.FaultFewEvents, ReasonFewEvents, "requests are under way at %s and too few have answered in the last minute for a quantile"},
+	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-dev/sluice/api/v1alpha1"
 	"github.com/sluice-dev/sluice/controllers/observe"
 	"github.com/sluice-dev/sluice/controllers/plan"
+	"github.com/sluice-dev/sluice/controllers/semantics"
 )
 
 // Resources that have metrics.
@@ -52,8 +53,8 @@ var _ metricsprovider.CustomMetricsProvider = (*provider)(nil)
 func (p *provider) ListAllMetrics() []metricsprovider.CustomMetricInfo {
 	var infos []metricsprovider.CustomMetricInfo
 	for _, r := range []schema.GroupResource{podResource, poolResource} {
-		for _, m := range metrics() {
-			infos = append(infos, metricsprovider.CustomMetricInfo{GroupResource: r, Namespaced: true, Metric: m.name})
+		for _, signal := range semantics.Signals() {
+			infos = append(infos, metricsprovider.CustomMetricInfo{GroupResource: r, Namespaced: true, Metric: signal.Metric})
 		}
 	}
 	return infos
@@ -61,7 +62,7 @@ func (p *provider) ListAllMetrics() []metricsprovider.CustomMetricInfo {
 
 // GetMetricByName gives the metric of one leader pod or of one EnginePool.
 func (p *provider) GetMetricByName(ctx context.Context, name types.NamespacedName, info metricsprovider.CustomMetricInfo, metricSelector labels.Selector) (*custom_metrics.MetricValue, error) {
-	m, err := lookup(info, metricSelector)
+	signal, err := lookup(info, metricSelector)
 	if err != nil {
 		return nil, err
 	}
@@ -73,22 +74,22 @@ func (p *provider) GetMetricByName(ctx context.Context, name types.NamespacedNam
 			}
 			return nil, fmt.Errorf("read EnginePool %s: %w", name, err)
 		}
-		return p.poolValue(m, &pool)
+		return p.poolValue(signal, &pool)
 	}
 	pod, ok := p.store.Pod(name)
 	if !ok {
 		return nil, metricsprovider.NewMetricNotFoundForError(info.GroupResource, info.Metric, name.Name)
 	}
-	readings, why := read([]observe.PodSample{pod}, m, p.ranksOf(ctx), p.clock.Now(), p.store.FreshFor())
+	readings, why := p.sampler(ctx, signal).read([]observe.PodSample{pod})
 	if why != nil {
 		return nil, why.status()
 	}
-	return podValue(m, name.Namespace, readings[0]), nil
+	return podValue(signal, name.Namespace, readings[0]), nil
 }
 
 // GetMetricBySelector gives the metric of the leader pods or EnginePools of a namespace that the selector picks.
 func (p *provider) GetMetricBySelector(ctx context.Context, namespace string, selector labels.Selector, info metricsprovider.CustomMetricInfo, metricSelector labels.Selector) (*custom_metrics.MetricValueList, error) {
-	m, err := lookup(info, metricSelector)
+	signal, err := lookup(info, metricSelector)
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +100,7 @@ func (p *provider) GetMetricBySelector(ctx context.Context, namespace string, se
 			return nil, fmt.Errorf("list EnginePools in %s: %w", namespace, err)
 		}
 		for i := range pools.Items {
-			value, err := p.poolValue(m, &pools.Items[i])
+			value, err := p.poolValue(signal, &pools.Items[i])
 			if err != nil {
 				return nil, err
 			}
@@ -107,82 +108,101 @@ func (p *provider) GetMetricBySelector(ctx context.Context, namespace string, se
 		}
 		return list, nil
 	}
-	readings, why := read(p.store.Select(namespace, selector), m, p.ranksOf(ctx), p.clock.Now(), p.store.FreshFor())
+	readings, why := p.sampler(ctx, signal).read(p.store.Select(namespace, selector))
 	if why != nil {
 		return nil, why.status()
 	}
 	for _, r := range readings {
-		list.Items = append(list.Items, *podValue(m, namespace, r))
+		list.Items = append(list.Items, *podValue(signal, namespace, r))
 	}
 	return list, nil
 }
 
-// lookup finds the metric that a request names.
-func lookup(info metricsprovider.CustomMetricInfo, metricSelector labels.Selector) (metric, error) {
-	m, ok := metricNamed(info.Metric)
+// lookup finds the signal that a request names.
+func lookup(info metricsprovider.CustomMetricInfo, metricSelector labels.Selector) (semantics.Signal, error) {
+	signal, ok := semantics.SignalNamed(info.Metric)
 	if !ok || !info.Namespaced || (info.GroupResource != podResource && info.GroupResource != poolResource) {
-		return metric{}, metricsprovider.NewMetricNotFoundError(info.GroupResource, info.Metric)
+		return semantics.Signal{}, metricsprovider.NewMetricNotFoundError(info.GroupResource, info.Metric)
 	}
 	if metricSelector != nil && !metricSelector.Empty() {
-		return metric{}, apierrors.NewBadRequest(fmt.Sprintf("%s has no labels of its own; leave metric.selector out", info.Metric))
+		return semantics.Signal{}, apierrors.NewBadRequest(fmt.Sprintf("%s has no labels of its own; leave metric.selector out", info.Metric))
 	}
-	return m, nil
+	return signal, nil
 }
 
-// poolValue is the metric of a pool: the mean or the sum over the replicas that have a number.
-func (p *provider) poolValue(m metric, pool *v1alpha1.EnginePool) (*custom_metrics.MetricValue, error) {
-	key := client.ObjectKeyFromObject(pool)
-	ranks := ranksPerLeader(pool)
-	readings, why := read(p.store.Pool(key).Pods, m, func(types.NamespacedName) int { return ranks }, p.clock.Now(), p.store.FreshFor())
+// sampler reads a signal now.
+func (p *provider) sampler(ctx context.Context, signal semantics.Signal) sampler {
+	return sampler{signal: signal, about: p.aboutPools(ctx), pool: p.store.Pool, now: p.clock.Now(), freshFor: p.store.FreshFor()}
+}
+
+// poolValue is the signal of a pool, folded over the replicas that have a number.
+func (p *provider) poolValue(signal semantics.Signal, pool *v1alpha1.EnginePool) (*custom_metrics.MetricValue, error) {
+	folded, why := p.fold(signal, pool)
 	if why != nil {
 		return nil, why.status()
 	}
+	return value(signal, custom_metrics.ObjectReference{
+		APIVersion: v1alpha1.GroupVersion.String(), Kind: "EnginePool", Namespace: pool.Namespace, Name: pool.Name,
+	}, folded.milli, folded.taken), nil
+}
+
+// fold reads a signal of a pool. The time is that of the oldest sample in it.
+func (p *provider) fold(signal semantics.Signal, pool *v1alpha1.EnginePool) (reading, *Unavailable) {
+	key := client.ObjectKeyFromObject(pool)
+	sample := p.store.Pool(key)
+	s := sampler{
+		signal: signal, about: func(types.NamespacedName) about { return aboutPool(pool) },
+		pool: func(types.NamespacedName) observe.PoolSample { return sample }, now: p.clock.Now(), freshFor: p.store.FreshFor(),
+	}
+	readings, why := s.read(sample.Pods)
+	if why != nil {
+		return reading{}, why
+	}
 	values := make([]int64, len(readings))
-	oldest := readings[0].taken
+	folded := reading{pool: key, taken: readings[0].taken}
 	for i, r := range readings {
 		values[i] = r.milli
-		if r.taken.Before(oldest) {
-			oldest = r.taken
+		if r.taken.Before(folded.taken) {
+			folded.taken = r.taken
 		}
 	}
-	return value(m, custom_metrics.ObjectReference{
-		APIVersion: v1alpha1.GroupVersion.String(), Kind: "EnginePool", Namespace: pool.Namespace, Name: pool.Name,
-	}, m.combine(values), oldest), nil
+	folded.milli = signal.Fold(values)
+	return folded, nil
 }
 
-// ranksOf tells how many DP ranks the leaders of a pool answer for; 1 when the pool is not known, as it may be gone
-// while its pods end.
-func (p *provider) ranksOf(ctx context.Context) func(types.NamespacedName) int {
-	known := map[types.NamespacedName]int{}
-	return func(key types.NamespacedName) int {
-		if n, ok := known[key]; ok {
-			return n
+// aboutPools tells of pools what their samples do not; a pool that is not known may be gone while its pods end.
+func (p *provider) aboutPools(ctx context.Context) func(types.NamespacedName) about {
+	known := map[types.NamespacedName]about{}
+	return func(key types.NamespacedName) about {
+		if a, ok := known[key]; ok {
+			return a
 		}
-		known[key] = 1
+		a := about{ranks: 1}
 		var pool v1alpha1.EnginePool
 		if err := p.pools.Get(ctx, key, &pool); err == nil {
-			known[key] = ranksPerLeader(&pool)
+			a = aboutPool(&pool)
 		}
-		return known[key]
+		known[key] = a
+		return a
 	}
 }
 
-func ranksPerLeader(pool *v1alpha1.EnginePool) int {
+func aboutPool(pool *v1alpha1.EnginePool) about {
 	layout, err := plan.NewLayout(pool.Spec.EngineShape)
 	if err != nil {
-		return 1 // such a pool has no pods
+		return about{ranks: 1, slo: pool.Spec.SLO} // such a pool has no pods
 	}
-	return int(layout.Data)
+	return about{ranks: int(layout.Data), slo: pool.Spec.SLO}
 }
 
-func podValue(m metric, namespace string, r reading) *custom_metrics.MetricValue {
-	return value(m, custom_metrics.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: namespace, Name: r.pod}, r.milli, r.taken)
+func podValue(signal semantics.Signal, namespace string, r reading) *custom_metrics.MetricValue {
+	return value(signal, custom_metrics.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: namespace, Name: r.pod}, r.milli, r.taken)
 }
 
-func value(m metric, of custom_metrics.ObjectReference, milli int64, taken time.Time) *custom_metrics.MetricValue {
+func value(signal semantics.Signal, of custom_metrics.ObjectReference, milli int64, taken time.Time) *custom_metrics.MetricValue {
 	return &custom_metrics.MetricValue{
 		DescribedObject: of,
-		Metric:          custom_metrics.MetricIdentifier{Name: m.name},
+		Metric:          custom_metrics.MetricIdentifier{Name: signal.Metric},
 		Timestamp:       metav1.NewTime(taken),
 		Value:           *resource.NewMilliQuantity(milli, resource.DecimalSI),
 	}

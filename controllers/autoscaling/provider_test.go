@@ -24,6 +24,7 @@ import (
 
 	"github.com/sluice-dev/sluice/api/v1alpha1"
 	"github.com/sluice-dev/sluice/controllers/observe"
+	"github.com/sluice-dev/sluice/controllers/semantics"
 	"github.com/sluice-dev/sluice/engine/loads"
 )
 
@@ -131,55 +132,55 @@ func TestBySelector(t *testing.T) {
 		{
 			name: "Numbers", reason: "thousandths, rounded half up",
 			pods:   samples{engine("a", rank(0.8125, 0, 0, 0)), engine("b", rank(1.2, 0, 0, 0)), engine("c", rank(0, 0, 0, 0))},
-			metric: MetricUtilization, want: map[string]string{"a": "813m", "b": "1200m", "c": "0"},
+			metric: semantics.MetricUtilization, want: map[string]string{"a": "813m", "b": "1200m", "c": "0"},
 		},
-		{name: "TokenUsage", reason: "its own column", pods: samples{engine("a", rank(1, 0.25, 2, 3))}, metric: MetricTokenUsage, want: map[string]string{"a": "250m"}},
-		{name: "Running", reason: "its own column", pods: samples{engine("a", rank(1, 0.25, 2, 3))}, metric: MetricRunningRequests, want: map[string]string{"a": "2"}},
-		{name: "Queued", reason: "its own column", pods: samples{engine("a", rank(1, 0.25, 2, 3))}, metric: MetricQueuedRequests, want: map[string]string{"a": "3"}},
+		{name: "TokenUsage", reason: "its own column", pods: samples{engine("a", rank(1, 0.25, 2, 3))}, metric: semantics.MetricTokenUsage, want: map[string]string{"a": "250m"}},
+		{name: "Running", reason: "its own column", pods: samples{engine("a", rank(1, 0.25, 2, 3))}, metric: semantics.MetricConcurrency, want: map[string]string{"a": "2"}},
+		{name: "Queued", reason: "its own column", pods: samples{engine("a", rank(1, 0.25, 2, 3))}, metric: semantics.MetricQueueLength, want: map[string]string{"a": "3"}},
 		{
 			name: "StartingAndDrainingAreLeftOut", reason: "neither takes requests, and that is no fault",
 			pods: samples{engine("a", rank(0.5, 0, 0, 0)), engine("b", nil, starting), engine("c", rank(0.1, 0, 0, 0), draining),
 				engine("d", rank(0.9, 0, 0, 0), unready), engine("e", nil, justReady), engine("f", rank(0, 0, 0, 0), restarted)},
-			metric: MetricUtilization, want: map[string]string{"a": "500m"},
+			metric: semantics.MetricUtilization, want: map[string]string{"a": "500m"},
 		},
 		{
 			name: "MeanOverRanks", reason: "a replica is one", pool: dataParallel,
-			pods: samples{engine("a", twoRanks(0.5, 1))}, metric: MetricUtilization, want: map[string]string{"a": "750m"},
+			pods: samples{engine("a", twoRanks(0.5, 1))}, metric: semantics.MetricUtilization, want: map[string]string{"a": "750m"},
 		},
 		{
 			name: "RankMissing", reason: "half of a replica is not a number", pool: dataParallel,
-			pods: samples{engine("a", rank(0.5, 0, 0, 0)), engine("b", twoRanks(1, 1))}, metric: MetricUtilization,
+			pods: samples{engine("a", rank(0.5, 0, 0, 0)), engine("b", twoRanks(1, 1))}, metric: semantics.MetricUtilization,
 			err: "PartialSamples: sluice_utilization: the samples of a lack ranks",
 		},
 		{
 			name: "Sentinel", reason: "-1 is never a number, whatever the others say",
-			pods: samples{engine("a", rank(-1, 0, 0, 0)), engine("b", rank(0.5, 0, 0, 0))}, metric: MetricUtilization,
+			pods: samples{engine("a", rank(-1, 0, 0, 0)), engine("b", rank(0.5, 0, 0, 0))}, metric: semantics.MetricUtilization,
 			err: "SentinelValue: sluice_utilization: a report a value that is not a number (-1 on a prefill engine)",
 		},
 		{
 			name: "SentinelElsewhere", reason: "other metrics of a prefill engine are numbers",
-			pods: samples{engine("a", rank(-1, 0, 0, 4))}, metric: MetricQueuedRequests, want: map[string]string{"a": "4"},
+			pods: samples{engine("a", rank(-1, 0, 0, 4))}, metric: semantics.MetricQueueLength, want: map[string]string{"a": "4"},
 		},
 		{
-			name: "NaN", reason: "never a number", pods: samples{engine("a", rank(math.NaN(), 0, 0, 0))}, metric: MetricUtilization,
+			name: "NaN", reason: "never a number", pods: samples{engine("a", rank(math.NaN(), 0, 0, 0))}, metric: semantics.MetricUtilization,
 			err: "SentinelValue: sluice_utilization: a report a value that is not a number (-1 on a prefill engine)",
 		},
 		{
-			name: "AllStale", reason: "nothing fresh", pods: samples{engine("a", rank(0.5, 0, 0, 0), stale), engine("b", nil, never)}, metric: MetricUtilization,
+			name: "AllStale", reason: "nothing fresh", pods: samples{engine("a", rank(0.5, 0, 0, 0), stale), engine("b", nil, never)}, metric: semantics.MetricUtilization,
 			err: "StaleSample: sluice_utilization: the samples of a, b are too old",
 		},
 		{
-			name: "SomeStale", reason: "the others alone would move the mean", metric: MetricUtilization,
+			name: "SomeStale", reason: "the others alone would move the mean", metric: semantics.MetricUtilization,
 			pods: samples{engine("a", rank(0.5, 0, 0, 0)), engine("b", rank(0.5, 0, 0, 0), stale), engine("c", nil, never)},
 			err:  "PartialSamples: sluice_utilization: b, c are ready and have no fresh sample, other pods have one",
 		},
 		{
-			name: "ReadyForLongNeverPolled", reason: "an engine that never answered", pods: samples{engine("a", nil, never)}, metric: MetricUtilization,
+			name: "ReadyForLongNeverPolled", reason: "an engine that never answered", pods: samples{engine("a", nil, never)}, metric: semantics.MetricUtilization,
 			err: "NoSamples: sluice_utilization: a are ready and gave no sample yet",
 		},
-		{name: "NoPods", reason: "nothing to read", metric: MetricUtilization, err: "NoSamples: sluice_utilization: no selected pod is ready and polled"},
+		{name: "NoPods", reason: "nothing to read", metric: semantics.MetricUtilization, err: "NoSamples: sluice_utilization: no selected pod is ready and polled"},
 		{
-			name: "OnlyStarting", reason: "an autoscaler waits for the first engine", pods: samples{engine("a", nil, starting)}, metric: MetricUtilization,
+			name: "OnlyStarting", reason: "an autoscaler waits for the first engine", pods: samples{engine("a", nil, starting)}, metric: semantics.MetricUtilization,
 			err: "NoSamples: sluice_utilization: no selected pod is ready and polled",
 		},
 	} {
@@ -218,11 +219,11 @@ func TestWholeValue(t *testing.T) {
 	p := newProvider(t, samples{engine("a", rank(0.8, 0, 0, 0))}, testPool())
 	want := &custom_metrics.MetricValueList{Items: []custom_metrics.MetricValue{{
 		DescribedObject: custom_metrics.ObjectReference{Kind: "Pod", APIVersion: "v1", Namespace: "team-a", Name: "a"},
-		Metric:          custom_metrics.MetricIdentifier{Name: MetricUtilization},
+		Metric:          custom_metrics.MetricIdentifier{Name: semantics.MetricUtilization},
 		Timestamp:       metav1.NewTime(epoch.Add(-time.Second)),
 		Value:           *resource.NewMilliQuantity(800, resource.DecimalSI),
 	}}}
-	got, err := p.GetMetricBySelector(context.Background(), "team-a", labels.Everything(), podInfo(MetricUtilization), labels.Everything())
+	got, err := p.GetMetricBySelector(context.Background(), "team-a", labels.Everything(), podInfo(semantics.MetricUtilization), labels.Everything())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -247,20 +248,20 @@ func TestByName(t *testing.T) {
 		code   int32
 		err    string
 	}{
-		{name: "Pod", reason: "one pod", info: podInfo(MetricUtilization), object: "a", want: "500m", taken: -time.Second},
-		{name: "PoolMean", reason: "ratios are averaged, and the time is the oldest", info: poolInfo(MetricUtilization), object: "chat-decode", want: "625m", taken: -2 * time.Second},
-		{name: "PoolSum", reason: "requests are summed", info: poolInfo(MetricRunningRequests), object: "chat-decode", want: "7", taken: -2 * time.Second},
-		{name: "UnknownPod", reason: "no leader of that name", info: podInfo(MetricUtilization), object: "x", code: http.StatusNotFound,
+		{name: "Pod", reason: "one pod", info: podInfo(semantics.MetricUtilization), object: "a", want: "500m", taken: -time.Second},
+		{name: "PoolMean", reason: "ratios are averaged, and the time is the oldest", info: poolInfo(semantics.MetricUtilization), object: "chat-decode", want: "625m", taken: -2 * time.Second},
+		{name: "PoolSum", reason: "requests are summed", info: poolInfo(semantics.MetricConcurrency), object: "chat-decode", want: "7", taken: -2 * time.Second},
+		{name: "UnknownPod", reason: "no leader of that name", info: podInfo(semantics.MetricUtilization), object: "x", code: http.StatusNotFound,
 			err: "the server could not find the metric sluice_utilization for pods x"},
-		{name: "UnknownPool", reason: "no pool of that name", info: poolInfo(MetricUtilization), object: "x", code: http.StatusNotFound,
+		{name: "UnknownPool", reason: "no pool of that name", info: poolInfo(semantics.MetricUtilization), object: "x", code: http.StatusNotFound,
 			err: "the server could not find the metric sluice_utilization for enginepools.inference.sluice.dev x"},
-		{name: "DrainingPod", reason: "it has no number", info: podInfo(MetricUtilization), object: "c", code: http.StatusServiceUnavailable,
+		{name: "DrainingPod", reason: "it has no number", info: podInfo(semantics.MetricUtilization), object: "c", code: http.StatusServiceUnavailable,
 			err: "NoSamples: sluice_utilization: no selected pod is ready and polled"},
 		{name: "UnknownMetric", reason: "another adapter's", info: podInfo("http_requests"), object: "a", code: http.StatusNotFound,
 			err: "the server could not find the metric http_requests for pods"},
-		{name: "OtherResource", reason: "nodes have none", info: metricsprovider.CustomMetricInfo{GroupResource: schema.GroupResource{Resource: "nodes"}, Namespaced: true, Metric: MetricUtilization},
+		{name: "OtherResource", reason: "nodes have none", info: metricsprovider.CustomMetricInfo{GroupResource: schema.GroupResource{Resource: "nodes"}, Namespaced: true, Metric: semantics.MetricUtilization},
 			object: "a", code: http.StatusNotFound, err: "the server could not find the metric sluice_utilization for nodes"},
-		{name: "MetricSelector", reason: "a selector that would be ignored is refused", info: podInfo(MetricUtilization), object: "a",
+		{name: "MetricSelector", reason: "a selector that would be ignored is refused", info: podInfo(semantics.MetricUtilization), object: "a",
 			metric: labels.SelectorFromSet(labels.Set{"x": "y"}), code: http.StatusBadRequest, err: "sluice_utilization has no labels of its own; leave metric.selector out"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -293,7 +294,7 @@ func TestPoolsBySelector(t *testing.T) {
 	other := testPool(func(p *v1alpha1.EnginePool) { p.Name, p.Labels = "chat-other", map[string]string{"x": "y"} })
 	labelled := testPool(func(p *v1alpha1.EnginePool) { p.Labels = map[string]string{"x": "z"} })
 	p := newProvider(t, samples{engine("a", rank(0.5, 0, 0, 0))}, labelled, other)
-	list, err := p.GetMetricBySelector(context.Background(), "team-a", labels.SelectorFromSet(labels.Set{"x": "z"}), poolInfo(MetricUtilization), labels.Everything())
+	list, err := p.GetMetricBySelector(context.Background(), "team-a", labels.SelectorFromSet(labels.Set{"x": "z"}), poolInfo(semantics.MetricUtilization), labels.Everything())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -312,11 +313,14 @@ func TestListAllMetrics(t *testing.T) {
 	for _, info := range newProvider(t, samples{}).ListAllMetrics() {
 		got = append(got, info.String())
 	}
-	want := []string{
-		"pods/sluice_utilization(namespaced)", "pods/sluice_token_usage(namespaced)",
-		"pods/sluice_queued_requests(namespaced)", "pods/sluice_running_requests(namespaced)",
-		"enginepools.inference.sluice.dev/sluice_utilization(namespaced)", "enginepools.inference.sluice.dev/sluice_token_usage(namespaced)",
-		"enginepools.inference.sluice.dev/sluice_queued_requests(namespaced)", "enginepools.inference.sluice.dev/sluice_running_requests(namespaced)",
+	var want []string
+	for _, resource := range []string{"pods", "enginepools.inference.sluice.dev"} {
+		for _, metric := range []string{
+			"sluice_utilization", "sluice_prefill_delay_seconds", "sluice_queue_length", "sluice_token_usage", "sluice_ttft_slo_ratio",
+			"sluice_itl_slo_ratio", "sluice_concurrency",
+		} {
+			want = append(want, resource+"/"+metric+"(namespaced)")
+		}
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

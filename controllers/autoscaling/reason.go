@@ -28,6 +28,12 @@ const (
 	ReasonPartialSamples Reason = "PartialSamples"
 	// ReasonNoSamples (False): no engine has given a sample yet.
 	ReasonNoSamples Reason = "NoSamples"
+	// ReasonRateUnknown (False): prompts wait, and no engine of the pool has computed one yet, so that the delay is unknown.
+	ReasonRateUnknown Reason = "RateUnknown"
+	// ReasonFewEvents (False): requests are under way, and fewer have answered in the window than a quantile needs.
+	ReasonFewEvents Reason = "FewEvents"
+	// ReasonUndefinedSignal (False): the role of the pool, or the service without an objective, has no such signal.
+	ReasonUndefinedSignal Reason = "UndefinedSignal"
 	// ReasonMetricsAPIUnavailable (False): the autoscaler does not reach this operator's custom metrics API: it is not
 	// registered, not ready, or another adapter is registered in its place.
 	ReasonMetricsAPIUnavailable Reason = "MetricsAPIUnavailable"
@@ -41,7 +47,9 @@ const (
 
 // sampleReasons are those that the custom metrics API gives; each stands in its errors as "REASON: ".
 func sampleReasons() []Reason {
-	return []Reason{ReasonSentinelValue, ReasonStaleSample, ReasonPartialSamples, ReasonNoSamples}
+	return []Reason{
+		ReasonSentinelValue, ReasonStaleSample, ReasonPartialSamples, ReasonNoSamples, ReasonRateUnknown, ReasonFewEvents, ReasonUndefinedSignal,
+	}
 }
 
 // Unavailable is why a custom metric is not a number now. It becomes a status 503, whose message the

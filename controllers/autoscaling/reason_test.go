@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sluice-dev/sluice/api/v1alpha1"
+	"github.com/sluice-dev/sluice/controllers/semantics"
 )
 
 func TestScalingActive(t *testing.T) {
@@ -69,7 +70,7 @@ func TestScalingActive(t *testing.T) {
 // TestReasonsSurviveTheRoundTrip puts every error of the API into an autoscaler's message and reads it back.
 func TestReasonsSurviveTheRoundTrip(t *testing.T) {
 	for _, reason := range sampleReasons() {
-		u := unavailable(reason, MetricUtilization, "pods %s", []string{"d", "b", "c", "a"})
+		u := unavailable(reason, semantics.MetricUtilization, "pods %s", []string{"d", "b", "c", "a"})
 		if want := string(reason) + ": sluice_utilization: pods a, b, c and 1 more"; u.Error() != want {
 			t.Errorf("got %q, want %q", u.Error(), want)
 		}

@@ -45,6 +45,7 @@ import (
 
 	"github.com/sluice-dev/sluice/api/v1alpha1"
 	"github.com/sluice-dev/sluice/controllers/observe"
+	"github.com/sluice-dev/sluice/controllers/semantics"
 	"github.com/sluice-dev/sluice/hack/devcluster/apiserver"
 )
 
@@ -115,7 +116,7 @@ func install(t *testing.T) *installation {
 	// What the chart gives to the autoscaler's account.
 	_, err = i.core.RbacV1().ClusterRoles().Create(ctx, &rbacv1.ClusterRole{
 		ObjectMeta: metav1.ObjectMeta{Name: "metrics-reader"},
-		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"custom.metrics.k8s.io"}, Resources: []string{"*/" + MetricUtilization}, Verbs: []string{"get"}}},
+		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"custom.metrics.k8s.io"}, Resources: []string{"*/" + semantics.MetricUtilization}, Verbs: []string{"get"}}},
 	}, metav1.CreateOptions{})
 	must(t, err)
 	_, err = i.core.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
@@ -268,13 +269,13 @@ func TestMetricsAPI(t *testing.T) {
 			for _, r := range list.APIResources {
 				names = append(names, r.Name)
 			}
-			if !slices.Contains(names, "pods/sluice_utilization") || !slices.Contains(names, "enginepools.inference.sluice.dev/sluice_queued_requests") {
+			if !slices.Contains(names, "pods/sluice_utilization") || !slices.Contains(names, "enginepools.inference.sluice.dev/sluice_queue_length") {
 				t.Errorf("%s shows %v", version, names)
 			}
 		}
 	})
 	t.Run("PodsAsTheAutoscaler", func(t *testing.T) {
-		list, err := autoscaler.NamespacedMetrics("team-a").GetForObjects(pods, decode, MetricUtilization, everything)
+		list, err := autoscaler.NamespacedMetrics("team-a").GetForObjects(pods, decode, semantics.MetricUtilization, everything)
 		must(t, err)
 		got := map[string]int64{}
 		for _, item := range list.Items {
@@ -288,25 +289,25 @@ func TestMetricsAPI(t *testing.T) {
 		}
 	})
 	t.Run("PoolAsTheAutoscaler", func(t *testing.T) {
-		value, err := autoscaler.NamespacedMetrics("team-a").GetForObject(schema.GroupKind{Group: "inference.sluice.dev", Kind: "EnginePool"}, "chat-decode", MetricUtilization, everything)
+		value, err := autoscaler.NamespacedMetrics("team-a").GetForObject(schema.GroupKind{Group: "inference.sluice.dev", Kind: "EnginePool"}, "chat-decode", semantics.MetricUtilization, everything)
 		must(t, err)
 		if got := value.Value.MilliValue(); got != 657 {
 			t.Errorf("got %d thousandths, want the mean 657", got)
 		}
 	})
 	t.Run("OneMetricAllowedOthersNot", func(t *testing.T) {
-		_, err := autoscaler.NamespacedMetrics("team-a").GetForObjects(pods, decode, MetricQueuedRequests, everything)
+		_, err := autoscaler.NamespacedMetrics("team-a").GetForObjects(pods, decode, semantics.MetricQueueLength, everything)
 		if !apierrors.IsForbidden(err) {
 			t.Errorf("got %v, want a refusal: the role names one metric", err)
 		}
-		list, err := admin.NamespacedMetrics("team-a").GetForObjects(pods, decode, MetricQueuedRequests, everything)
+		list, err := admin.NamespacedMetrics("team-a").GetForObjects(pods, decode, semantics.MetricQueueLength, everything)
 		must(t, err)
 		if len(list.Items) != 2 {
 			t.Errorf("the administrator reads %d values, want 2", len(list.Items))
 		}
 	})
 	t.Run("StrangerRefused", func(t *testing.T) {
-		_, err := stranger.NamespacedMetrics("team-a").GetForObjects(pods, decode, MetricUtilization, everything)
+		_, err := stranger.NamespacedMetrics("team-a").GetForObjects(pods, decode, semantics.MetricUtilization, everything)
 		if !apierrors.IsForbidden(err) {
 			t.Errorf("got %v, want a refusal", err)
 		}
@@ -337,7 +338,7 @@ func TestMetricsAPI(t *testing.T) {
 			{ReasonNoSamples, nil},
 		} {
 			s.set(tc.pods...)
-			_, err := autoscaler.NamespacedMetrics("team-a").GetForObjects(pods, decode, MetricUtilization, everything)
+			_, err := autoscaler.NamespacedMetrics("team-a").GetForObjects(pods, decode, semantics.MetricUtilization, everything)
 			if err == nil || !strings.Contains(err.Error(), string(tc.reason)+": ") {
 				t.Errorf("got %v, want an error with %q", err, tc.reason)
 			}
@@ -376,7 +377,7 @@ func TestMetricsAPI(t *testing.T) {
 		})
 		s.set(engine("chat-decode-0-0", rank(1, 0, 0, 0), taken))
 		poll(t, func() error {
-			_, err := autoscaler.NamespacedMetrics("team-a").GetForObjects(pods, decode, MetricUtilization, everything)
+			_, err := autoscaler.NamespacedMetrics("team-a").GetForObjects(pods, decode, semantics.MetricUtilization, everything)
 			return err
 		})
 	})

@@ -101,10 +101,15 @@ type rankAnswer struct {
 	TokenUsage  *float64 `json:"token_usage"`
 	Throughput  *float64 `json:"gen_throughput"`
 	Utilization *float64 `json:"utilization"`
+
+	// These hold -1 where they are missing, which is no number either.
+	Uncached    *int   `json:"num_waiting_uncached_tokens"`
+	PrefillDone *int64 `json:"total_prefill_uncached_tokens"`
+	PrefillBusy *int64 `json:"total_prefill_busy_us"`
 }
 
 // parse reads the body of /v1/loads. A field that drained checks and sums rest on must be there and not negative; a
-// ratio that is missing or null becomes NaN, which is never a number.
+// ratio that is missing or null becomes NaN and a number of tokens -1, which are never numbers.
 func parse(body []byte) ([]loads.Load, error) {
 	var answer struct {
 		Loads []rankAnswer `json:"loads"`
@@ -151,6 +156,9 @@ func parse(body []byte) ([]loads.Load, error) {
 				*ratio.to = *ratio.seen
 			}
 		}
+		ranks[i].NumWaitingUncached = orMinusOne(has.Uncached)
+		ranks[i].TotalPrefillUncached = orMinusOne(has.PrefillDone)
+		ranks[i].TotalPrefillBusyMicro = orMinusOne(has.PrefillBusy)
 	}
 	slices.SortFunc(ranks, func(a, b loads.Load) int { return a.DPRank - b.DPRank })
 	for i := range len(ranks) - 1 {
@@ -159,6 +167,13 @@ func parse(body []byte) ([]loads.Load, error) {
 		}
 	}
 	return ranks, nil
+}
+
+func orMinusOne[T int | int64](seen *T) T {
+	if seen == nil {
+		return -1
+	}
+	return *seen
 }
 
 // badQueue names the section that holds an impossible queue length; empty when none does.

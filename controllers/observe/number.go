@@ -3,22 +3,23 @@ package observe
 import (
 	"math"
 	"strconv"
+
+	"github.com/sluice-dev/sluice/controllers/semantics"
 )
 
 // scale is the number of fixed steps in one: the wire format of /v1/loads has four decimals.
 const scale = 10_000
 
-// maxNumber bounds what is taken for a number, so that sums over pools cannot overflow.
+// maxNumber is the most that is a number, see semantics.IsNumber.
 const maxNumber = 1e9
 
 // fixed is a non-negative decimal with four digits, in ten-thousandths. Integers make sums and means independent of
 // the order of ranks, so equal loads give equal strings.
 type fixed int64
 
-// number gives x in ten-thousandths. It is false for what is never a number: negative values (the sentinel -1), NaN,
-// infinities, and values beyond 1e9.
+// number gives x in ten-thousandths; false for what is never a number.
 func number(x float64) (n fixed, ok bool) {
-	if math.IsNaN(x) || x < 0 || x > maxNumber {
+	if !semantics.IsNumber(x) {
 		return 0, false
 	}
 	return fixed(math.Round(x * scale)), true
@@ -43,11 +44,4 @@ func (n fixed) text(decimals int) string {
 // mean is the mean of count values that sum up to sum, rounded half up; count is at least 1.
 func mean(sum fixed, count int) fixed {
 	return (sum + fixed(count)/2) / fixed(count)
-}
-
-// Milli gives x in thousandths, rounded half up, as autoscalers read quantities. It is false for what is never a
-// number: negative values (the sentinel -1), NaN, infinities, and values beyond 1e9.
-func Milli(x float64) (milli int64, ok bool) {
-	n, ok := number(x)
-	return (int64(n) + 5) / 10, ok
 }

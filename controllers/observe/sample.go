@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sluice-dev/sluice/api/v1alpha1"
+	"github.com/sluice-dev/sluice/controllers/semantics"
 	"github.com/sluice-dev/sluice/engine/loads"
 )
 
@@ -37,6 +38,12 @@ type PodSample struct {
 	Taken time.Time
 	// Ranks of the newest good sample, ascending by DP rank. A utilization that the engine left out is NaN.
 	Ranks []loads.Load
+	// Work is what each of Ranks did of prefill over the last minute of samples or, if it did nothing in it, the last time
+	// that it did something. Readers must not write to it.
+	Work []semantics.Work
+	// Events are how many observations of a latency histogram, by the family's name, were made over the last minute. A
+	// family is missing while its histogram was not read twice. Readers must not write to it.
+	Events map[string]semantics.Distribution
 	// Err is why the newest poll failed; nil when it gave the sample.
 	Err error
 }

@@ -34,6 +34,9 @@ type Store struct {
 type podState struct {
 	PodSample
 
+	// prefill remembers what the ranks had done of prefill at earlier samples, for Work.
+	prefill prefillHistory
+
 	// run holds the newest polls since the last one that failed or found work, oldest first, at most idlePolls long:
 	// when each was sent. Two of them after a time prove that the pod is drained since.
 	run []time.Time
@@ -202,6 +205,9 @@ func (s *Store) put(pod types.NamespacedName, uid types.UID, sent time.Time, ran
 		return
 	}
 	p.Taken, p.Ranks = sent, ranks
+	if p.Role != v1alpha1.RoleDecode {
+		p.Work = p.prefill.add(sent, ranks)
+	}
 	if n, ok := p.PodSample.Outstanding(); !ok || n != 0 {
 		p.run = nil
 		return

@@ -102,7 +102,7 @@ func startReplicas(pool v1alpha1.PoolSpec) int32 {
 		replicas = *pool.Replicas
 	}
 	if scaling := pool.Autoscaling; scaling != nil {
-		replicas = min(max(replicas, scaling.MinReplicas), scaling.MaxReplicas)
+		replicas = min(max(replicas, scaling.Min()), scaling.MaxReplicas)
 	}
 	return replicas
 }
@@ -115,10 +115,12 @@ func UpdatePool(live, want *v1alpha1.EnginePool) (changed bool) {
 	spec := want.Spec.DeepCopy()
 	if scaling := want.Spec.Autoscaling; scaling != nil && live.Spec.Replicas != nil {
 		switch {
+		case live.Spec.Autoscaling != nil && live.Spec.Autoscaling.Min() == 0 && *live.Spec.Replicas == 0 && scaling.Min() > 0:
+			// It sleeps and must not any more: it begins as a new pool does.
 		case live.Spec.Autoscaling != nil:
 			spec.Replicas = live.Spec.Replicas
 		case *live.Spec.Replicas > 0:
-			spec.Replicas = new(min(max(*live.Spec.Replicas, scaling.MinReplicas), scaling.MaxReplicas))
+			spec.Replicas = new(min(max(*live.Spec.Replicas, scaling.Min()), scaling.MaxReplicas))
 		}
 	}
 	if spec.SecretHash == "" {

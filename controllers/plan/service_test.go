@@ -39,7 +39,7 @@ func TestEnginePools(t *testing.T) {
 	service := newService(func(spec *v1alpha1.InferenceServiceSpec) {
 		spec.Tenant = "blue"
 		spec.Engine = v1alpha1.EngineSpec{Image: "engine:v2", Args: []string{"--x"}}
-		spec.Pools[1].Autoscaling = &v1alpha1.AutoscalingSpec{MinReplicas: 3, MaxReplicas: 5}
+		spec.Pools[1].Autoscaling = &v1alpha1.AutoscalingSpec{MinReplicas: new(int32(3)), MaxReplicas: 5}
 	})
 	labels := func(name string, role v1alpha1.Role) map[string]string {
 		return map[string]string{
@@ -62,7 +62,7 @@ func TestEnginePools(t *testing.T) {
 			Spec: v1alpha1.EnginePoolSpec{
 				Service: "chat", Pool: "decode", Role: v1alpha1.RoleDecode, Tenant: "blue", Replicas: new(int32(3)), Model: model, Engine: shared, SecretHash: "5ec3e7",
 				EngineShape: v1alpha1.EngineShape{DrainSeconds: new(int32(60))},
-				Autoscaling: &v1alpha1.AutoscalingSpec{MinReplicas: 3, MaxReplicas: 5},
+				Autoscaling: &v1alpha1.AutoscalingSpec{MinReplicas: new(int32(3)), MaxReplicas: 5},
 			},
 		},
 	}
@@ -72,7 +72,7 @@ func TestEnginePools(t *testing.T) {
 }
 
 func TestUpdatePool(t *testing.T) {
-	scaling := &v1alpha1.AutoscalingSpec{MinReplicas: 1, MaxReplicas: 5}
+	scaling := &v1alpha1.AutoscalingSpec{MinReplicas: new(int32(1)), MaxReplicas: 5}
 	tests := []struct {
 		name     string
 		reason   string

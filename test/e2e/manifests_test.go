@@ -38,7 +38,7 @@ spec:
     autoscaling:
       minReplicas: 1
       maxReplicas: 3
-      scaleDownStabilizationSeconds: 10
+      behavior: {scaleDown: {stabilizationWindowSeconds: 10}}
       metrics: [{type: Utilization, target: "0.6"}]
 `
 
