@@ -29,19 +29,19 @@ type Fault string
 const (
 	// NoFault means that there is a value.
 	NoFault Fault = ""
-	// FaultSentinel: a rank tells -1, NaN, an infinity or another value that is never a number.
+	// FaultSentinel means: a rank tells -1, NaN, an infinity or another value that is never a number.
 	FaultSentinel Fault = "sentinel"
-	// FaultPartial: a DP rank is missing from the sample.
+	// FaultPartial means: a DP rank is missing from the sample.
 	FaultPartial Fault = "partial"
-	// FaultUndefined: engines of this role do not have the signal.
+	// FaultUndefined means: engines of this role do not have the signal.
 	FaultUndefined Fault = "undefined"
-	// FaultNoRate: prompts wait and no rank of the pool has computed any, so nobody knows how fast they go.
+	// FaultNoRate means: prompts wait and no rank of the pool has computed any, so nobody knows how fast they go.
 	FaultNoRate Fault = "no rate"
-	// FaultNoObjective: the service has no objective for the latency.
+	// FaultNoObjective means: the service has no objective for the latency.
 	FaultNoObjective Fault = "no objective"
-	// FaultNoHistogram: the engine's histogram was not read yet.
+	// FaultNoHistogram means: the engine's histogram was not read yet.
 	FaultNoHistogram Fault = "no histogram"
-	// FaultFewEvents: too few events in the window for a quantile while requests are under way.
+	// FaultFewEvents means: too few events in the window for a quantile while requests are under way.
 	FaultFewEvents Fault = "few events"
 )
 
