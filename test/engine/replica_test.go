@@ -2,7 +2,6 @@ package engine
 
 import (
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -22,24 +21,9 @@ import (
 // binary and model are made once for all tests.
 var binary, model string
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
-	programs, err := harness.Build()
-	if err == nil {
-		binary = programs.Engine
-		model, err = programs.Model("tiny", "--layers", "2", "--hidden-size", "64", "--heads", "4", "--context-length", "2048", "--seed", "7")
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "prepare:", err)
-		return 1
-	}
-	code := m.Run()
-	if err := programs.Remove(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return code
+func TestMain(m *testing.M) {
+	os.Exit(harness.Main(m, func(p *harness.Programs) error { binary = p.Engine; return nil },
+		harness.Model{Dir: &model, Name: "tiny", Flags: []string{"--vocab-size", "1024", "--context-length", "2048"}}))
 }
 
 // replica is a running sluice-engine.

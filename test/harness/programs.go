@@ -3,6 +3,7 @@ package harness
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -42,6 +43,47 @@ func Build() (*Programs, error) {
 func (p *Programs) Model(name string, flags ...string) (dir string, err error) {
 	dir = filepath.Join(p.Dir, name)
 	return dir, run(p.Engine, append([]string{"init-model", "--out", dir}, flags...)...)
+}
+
+// Model is a seeded model that tests of a package share.
+type Model struct {
+	Dir   *string // gets its folder
+	Name  string
+	Flags []string // of init-model, after those of Small
+}
+
+// Small are the flags of a model that computes a step in well under a millisecond and has the tokens of Tokens.
+func Small() []string {
+	return []string{"--seed", "7", "--hidden-size", "64", "--layers", "2", "--heads", "4", "--vocab-size", "512", "--context-length", "1024"}
+}
+
+// Main builds the programs and the models, lets prepare, which may be nil, do the rest, runs the tests and removes all that
+// was made. It gives the exit code; TestMain ends with it.
+func Main(m *testing.M, prepare func(*Programs) error, models ...Model) (code int) {
+	http.DefaultClient.Timeout = Patience // what answers no more must not hold the tests up
+	p, err := Build()
+	if err == nil {
+		for _, model := range models {
+			var made error
+			*model.Dir, made = p.Model(model.Name, append(Small(), model.Flags...)...)
+			err = errors.Join(err, made)
+		}
+		if prepare != nil {
+			err = errors.Join(err, prepare(p))
+		}
+	}
+	code = 1
+	if err == nil {
+		code = m.Run()
+	}
+	if p != nil {
+		err = errors.Join(err, p.Remove())
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return code
 }
 
 // Remove deletes the folder.

@@ -1,8 +1,6 @@
 package metamorphic
 
 import (
-	"errors"
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -18,27 +16,12 @@ var (
 	tiny, windowed string // model folders
 )
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
-	var err error
-	if programs, err = harness.Build(); err == nil {
-		shape := []string{"--seed", "7", "--hidden-size", "64", "--layers", "4", "--heads", "4", "--vocab-size", strconv.Itoa(vocabulary), "--context-length", "1024"}
-		var errs [2]error
-		tiny, errs[0] = programs.Model("tiny", shape...)
-		windowed, errs[1] = programs.Model("windowed", append(shape, windowFlags...)...)
-		err = errors.Join(errs[:]...)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "prepare:", err)
-		return 1
-	}
-	code := m.Run()
-	if err := programs.Remove(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return code
+func TestMain(m *testing.M) {
+	shape := []string{"--layers", "4", "--vocab-size", strconv.Itoa(vocabulary)}
+	os.Exit(harness.Main(m, func(p *harness.Programs) error { programs = p; return nil },
+		harness.Model{Dir: &tiny, Name: "tiny", Flags: shape},
+		harness.Model{Dir: &windowed, Name: "windowed", Flags: append(slices.Clone(shape), windowFlags...)},
+	))
 }
 
 // tieBound is the distance of the two best logits below which ranks that add up partial sums may choose differently from

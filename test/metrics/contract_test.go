@@ -44,21 +44,6 @@ var (
 	environment = []string{"SGLANG_ENABLE_METRICS_DEVICE_TIMER=1"}
 )
 
-// scrapeText gets an exposition as text.
-func scrapeText(t *testing.T, url string) string {
-	t.Helper()
-	answer, err := http.Get(url + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
-	if err != nil || answer.StatusCode != http.StatusOK {
-		t.Fatalf("GET %s/metrics: status %d, %v", url, answer.StatusCode, err)
-	}
-	return string(text)
-}
-
 // A unified engine and a pair behind a router, under everything that clients do, expose what the contract says: no fault in
 // any exposition, and together no family is missing but those that no engine has.
 func TestLiveExpositions(t *testing.T) {
@@ -84,7 +69,7 @@ func TestLiveExpositions(t *testing.T) {
 	options := contract.Options{Groups: groups, Extra: []string{"zone"}, Absent: absent}
 	var all contract.Exposition
 	for name, e := range map[string]*harness.Engine{"unified": unified, "prefill": prefill, "decode": decode} {
-		text := scrapeText(t, e.URL)
+		text := harness.Get(t, e.URL+"/metrics")
 		var one contract.Exposition
 		for _, exposition := range []*contract.Exposition{&one, &all} {
 			if err := exposition.Read(name, strings.NewReader(text)); err != nil {

@@ -1,12 +1,7 @@
 package metrics
 
 import (
-	"bytes"
-	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"sync"
@@ -14,6 +9,9 @@ import (
 
 	"github.com/sluice-dev/sluice/test/harness"
 )
+
+// client asks with a custom label.
+var client = harness.Client{Header: http.Header{"X-Custom-Labels": {`{"team":"red"}`}}}
 
 // load is what many clients send to one address, an engine's or a router's.
 type load struct {
@@ -57,7 +55,7 @@ func (l *load) act(i int, rng *rand.Rand) {
 	kind := "whole"
 	switch i % 8 {
 	case 0, 1:
-		kind, err = "streamed", l.stream(l.body(i, rng), -1)
+		kind, err = "streamed", l.stream(l.body(i, rng), 0)
 	case 2:
 		kind, err = "cancelled", l.stream(l.body(i, rng), 1+rng.IntN(3))
 	case 3:
@@ -70,14 +68,15 @@ func (l *load) act(i int, rng *rand.Rand) {
 		err = l.post("/v1/completions", map[string]any{"model": "m", "prompt": "the quick brown fox", "max_tokens": 8 + rng.IntN(16)})
 	case 5:
 		if l.sessions {
-			kind, err = "session", l.session(rng)
+			turn := map[string]any{"input_ids": harness.Tokens(rng, 12), "sampling_params": map[string]any{"max_new_tokens": 12, "ignore_eos": true}}
+			kind, err = "session", client.Talk(l.t.Context(), l.url, turn, turn)
 			break
 		}
 		err = l.post("/generate", l.body(i, rng))
 	case 6:
 		kind = "long"
 		body := l.body(i, rng)
-		body["input_ids"] = tokens(rng, 300+rng.IntN(300))
+		body["input_ids"] = harness.Tokens(rng, 300+rng.IntN(300))
 		body["sampling_params"] = map[string]any{"max_new_tokens": 100 + rng.IntN(60), "ignore_eos": true}
 		err = l.post("/generate", body)
 	default:
@@ -93,7 +92,7 @@ func (l *load) act(i int, rng *rand.Rand) {
 
 // body makes a request, half of whose prompt others share.
 func (l *load) body(i int, rng *rand.Rand) map[string]any {
-	prompt := tokens(rng, 20+rng.IntN(60))
+	prompt := harness.Tokens(rng, 20+rng.IntN(60))
 	for at := range 16 {
 		prompt[at] = int32(20 + at)
 	}
@@ -103,79 +102,12 @@ func (l *load) body(i int, rng *rand.Rand) map[string]any {
 	}
 }
 
-func tokens(rng *rand.Rand, n int) []int32 {
-	list := make([]int32, n)
-	for i := range list {
-		list[i] = int32(10 + rng.IntN(480))
-	}
-	return list
-}
-
-// post waits for a whole answer. Every request has a custom label.
+// post waits for a whole answer.
 func (l *load) post(path string, body map[string]any) error {
-	answer, err := l.send(l.t.Context(), path, body)
-	if err != nil {
-		return err
-	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
-	if err == nil && answer.StatusCode != http.StatusOK {
-		err = &harness.StatusError{Status: answer.StatusCode, Body: string(text)}
-	}
-	return err
+	return client.Post(l.t.Context(), l.url+path, body, nil)
 }
 
-func (l *load) send(ctx context.Context, path string, body map[string]any) (*http.Response, error) {
-	data, err := json.Marshal(body)
-	if err != nil {
-		return nil, err
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, l.url+path, bytes.NewReader(data))
-	if err != nil {
-		return nil, err
-	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("x-custom-labels", `{"team":"red"}`)
-	return http.DefaultClient.Do(req)
-}
-
-// stream reads an answer piece by piece and goes away after some of them; -1: never.
+// stream reads an answer piece by piece and goes away after some of them; 0: never.
 func (l *load) stream(body map[string]any, leaveAfter int) error {
-	ctx, cancel := context.WithCancel(l.t.Context())
-	defer cancel()
-	body["stream"] = true
-	answer, err := l.send(ctx, "/generate", body)
-	if err != nil {
-		return err
-	}
-	defer answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(answer.Body)
-		return &harness.StatusError{Status: answer.StatusCode, Body: string(text)}
-	}
-	buffer := make([]byte, 4096)
-	for pieces := 0; pieces != leaveAfter; pieces++ {
-		if _, err := answer.Body.Read(buffer); errors.Is(err, io.EOF) {
-			return nil
-		} else if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// session holds a conversation of a few turns.
-func (l *load) session(rng *rand.Rand) error {
-	var id string
-	if err := harness.Post(l.t.Context(), l.url+"/open_session", map[string]any{"capacity_of_str_len": 1000, "streaming": true}, &id); err != nil {
-		return err
-	}
-	for range 2 {
-		if err := l.post("/generate", map[string]any{
-			"input_ids": tokens(rng, 12), "sampling_params": map[string]any{"max_new_tokens": 12, "ignore_eos": true}, "session_params": map[string]any{"id": id},
-		}); err != nil {
-			return err
-		}
-	}
-	return harness.Post(l.t.Context(), l.url+"/close_session", map[string]any{"session_id": id}, nil)
+	return client.Stream(l.t.Context(), l.url+"/generate", body, harness.LeaveAfter(leaveAfter))
 }

@@ -165,7 +165,7 @@ func TestPrometheusStoresWhatIsExposed(t *testing.T) {
 		t.Errorf("the two formats (-text +OpenMetrics):\n%s", diff)
 	}
 	exposed := map[string]bool{}
-	for line := range strings.Lines(scrapeText(t, e.URL)) {
+	for line := range strings.Lines(harness.Get(t, e.URL+"/metrics")) {
 		if name := line[:strings.IndexAny(line, "{ ")]; strings.HasPrefix(name, "sglang:") {
 			exposed[name] = true
 		}

@@ -1,12 +1,7 @@
 package monitoring
 
 import (
-	"bytes"
-	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"strings"
@@ -23,6 +18,9 @@ const scrapeInterval = 5 * time.Second
 
 // rounds of load, with a scrape before, between and after them.
 const rounds = 6
+
+// client asks with a routing key.
+var client = harness.Client{Header: http.Header{"X-Smg-Routing-Key": {"tenant-a"}}}
 
 // scrape is what every engine said at one moment.
 type scrape struct {
@@ -72,8 +70,8 @@ func observe(t *testing.T, f *fleet) []scrape {
 	var all []scrape
 	look := func() {
 		s := scrape{at: begin.Add(time.Duration(len(all)) * scrapeInterval), pages: map[string]string{}}
-		f.each(func(_ string, e *harness.Engine) { s.pages[instance(e)] = page(t, e.URL+"/metrics") })
-		s.pages[strings.TrimPrefix(f.router, "http://")] = page(t, f.router+"/metrics")
+		f.each(func(_ string, e *harness.Engine) { s.pages[instance(e)] = harness.Get(t, e.URL+"/metrics") })
+		s.pages[strings.TrimPrefix(f.router, "http://")] = harness.Get(t, f.router+"/metrics")
 		all = append(all, s)
 	}
 	look()
@@ -83,22 +81,8 @@ func observe(t *testing.T, f *fleet) []scrape {
 	}
 	f.each(func(_ string, e *harness.Engine) { e.Idle(t) })
 	look()
-	records = page(t, f.engines["decode"].URL+"/debug/requests?slowest=10")
+	records = harness.Get(t, f.engines["decode"].URL+"/debug/requests?slowest=10")
 	return all
-}
-
-func page(t *testing.T, url string) string {
-	t.Helper()
-	answer, err := http.Get(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
-	if err != nil || answer.StatusCode != http.StatusOK {
-		t.Fatalf("GET %s: status %d: %v", url, answer.StatusCode, err)
-	}
-	return string(text)
 }
 
 // round asks for answers of every kind at once: more than fit, so that some wait and some are retracted. It looks when the
@@ -114,7 +98,7 @@ func round(t *testing.T, f *fleet, rng *rand.Rand, look func()) {
 	}
 	ask := func(url, path string, body map[string]any) {
 		wg.Go(func() {
-			if err := post(t.Context(), url+path, body); err != nil {
+			if err := client.Post(t.Context(), url+path, body, nil); err != nil {
 				t.Errorf("%s%s %v: %v", url, path, body, err)
 			}
 			if early[url].Add(-1) >= 0 {
@@ -122,10 +106,10 @@ func round(t *testing.T, f *fleet, rng *rand.Rand, look func()) {
 			}
 		})
 	}
-	shared := prompt(rng, 40)
+	shared := harness.Tokens(rng, 40)
 	for i := range 24 {
 		body := map[string]any{
-			"input_ids": append(append([]int32{}, shared...), prompt(rng, 1+rng.IntN(60))...), "priority": i % 3, "stream": i%2 == 0,
+			"input_ids": append(append([]int32{}, shared...), harness.Tokens(rng, 1+rng.IntN(60))...), "priority": i % 3, "stream": i%2 == 0,
 			"sampling_params": map[string]any{"temperature": 0, "max_new_tokens": 40 + rng.IntN(80), "ignore_eos": true},
 		}
 		ask(unified, "/generate", body)
@@ -139,13 +123,23 @@ func round(t *testing.T, f *fleet, rng *rand.Rand, look func()) {
 			"type": "object", "properties": map[string]any{"boats": map[string]any{"type": "integer"}}, "required": []string{"boats"}, "additionalProperties": false,
 		}}},
 	})
-	wg.Go(func() { session(t, unified, rng) })
-	wg.Go(func() { leave(t, unified) })
+	wg.Go(func() {
+		turn := map[string]any{"text": "the old mill", "sampling_params": map[string]any{"temperature": 0, "max_new_tokens": 8, "ignore_eos": true}}
+		if err := client.Talk(t.Context(), unified, turn, turn); err != nil {
+			t.Errorf("a session: %v", err)
+		}
+	})
+	wg.Go(func() {
+		long := map[string]any{"text": "on and on", "sampling_params": map[string]any{"max_new_tokens": 600, "ignore_eos": true}}
+		if err := client.Stream(t.Context(), unified+"/generate", long, harness.LeaveAfter(1)); err != nil {
+			t.Errorf("a client that goes away: %v", err)
+		}
+	})
 	first.Wait()
 	look()
 	wg.Wait()
 	for _, url := range []string{unified, f.router} {
-		if err := post(t.Context(), url+"/v1/completions", map[string]any{"prompt": 7, "max_tokens": -1}); err == nil {
+		if err := client.Post(t.Context(), url+"/v1/completions", map[string]any{"prompt": 7, "max_tokens": -1}, nil); err == nil {
 			t.Errorf("%s: a malformed request got an answer", url)
 		}
 	}
@@ -154,77 +148,4 @@ func round(t *testing.T, f *fleet, rng *rand.Rand, look func()) {
 			t.Error(err)
 		}
 	})
-}
-
-// prompt makes n tokens.
-func prompt(rng *rand.Rand, n int) []int32 {
-	ids := make([]int32, n)
-	for i := range ids {
-		ids[i] = int32(10 + rng.IntN(480))
-	}
-	return ids
-}
-
-// post asks with a routing key and reads the whole answer, streamed or not.
-func post(ctx context.Context, url string, body any) error {
-	data, err := json.Marshal(body)
-	if err != nil {
-		return err
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(data))
-	if err != nil {
-		return err
-	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("x-smg-routing-key", "tenant-a")
-	answer, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
-	if err == nil && answer.StatusCode != http.StatusOK {
-		err = &harness.StatusError{Status: answer.StatusCode, Body: string(text)}
-	}
-	return err
-}
-
-// session has a talk of two turns.
-func session(t *testing.T, url string, rng *rand.Rand) {
-	id := fmt.Sprintf("talk-%d", rng.Uint64())
-	turn := func(path string, body map[string]any) {
-		if err := post(t.Context(), url+path, body); err != nil {
-			t.Errorf("%s: %v", path, err)
-		}
-	}
-	turn("/open_session", map[string]any{"session_id": id, "capacity_of_str_len": 1000, "streaming": true})
-	for range 2 {
-		turn("/generate", map[string]any{
-			"text": "the old mill", "session_params": map[string]any{"id": id},
-			"sampling_params": map[string]any{"temperature": 0, "max_new_tokens": 8, "ignore_eos": true},
-		})
-	}
-	turn("/close_session", map[string]any{"session_id": id})
-}
-
-// leave begins a long answer and goes away after its first bytes, as clients do.
-func leave(t *testing.T, url string) {
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	body := `{"text": "on and on", "stream": true, "sampling_params": {"max_new_tokens": 600, "ignore_eos": true}}`
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/generate", bytes.NewReader([]byte(body)))
-	if err != nil {
-		t.Error(err)
-		return
-	}
-	req.Header.Set("Content-Type", "application/json")
-	answer, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Error(err)
-		return
-	}
-	defer answer.Body.Close()
-	if _, err := answer.Body.Read(make([]byte, 1)); err != nil && !errors.Is(err, io.EOF) {
-		t.Error(err)
-	}
 }

@@ -3,7 +3,6 @@ package pd
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"strconv"
 	"testing"
@@ -17,27 +16,12 @@ var (
 	tiny, slow string // model folders
 )
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
-	var err error
-	if programs, err = harness.Build(); err == nil {
-		var errs [2]error
-		tiny, errs[0] = programs.Model("tiny", "--seed", "7", "--hidden-size", "64", "--layers", "3", "--vocab-size", "512", "--context-length", "1024")
+func TestMain(m *testing.M) {
+	os.Exit(harness.Main(m, func(p *harness.Programs) error { programs = p; return nil },
+		harness.Model{Dir: &tiny, Name: "tiny", Flags: []string{"--layers", "3"}},
 		// Large enough that a long prompt takes seconds: time to be killed in.
-		slow, errs[1] = programs.Model("slow", "--seed", "8", "--hidden-size", "256", "--layers", "8", "--vocab-size", "512", "--context-length", "4096")
-		err = errors.Join(errs[:]...)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "prepare:", err)
-		return 1
-	}
-	code := m.Run()
-	if err := programs.Remove(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return code
+		harness.Model{Dir: &slow, Name: "slow", Flags: []string{"--seed", "8", "--hidden-size", "256", "--layers", "8", "--context-length", "4096"}},
+	))
 }
 
 // engineOptions are the flags that a test varies.

@@ -1,10 +1,9 @@
 package soak
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -46,10 +45,7 @@ func (c *client) body() map[string]any {
 	if c.rng.IntN(6) == 0 {
 		n = 200 + c.rng.IntN(500)
 	}
-	prompt := make([]int32, n)
-	for i := range prompt {
-		prompt[i] = int32(10 + c.rng.IntN(480))
-	}
+	prompt := harness.Tokens(c.rng, n)
 	if c.rng.IntN(2) == 0 { // a beginning that others have too
 		for i := range min(n, 40) {
 			prompt[i] = int32(20 + i)
@@ -128,75 +124,39 @@ func (c *client) check(body map[string]any, raw json.RawMessage) {
 
 // stream reads an answer piece by piece and goes away after some of them; -1: never.
 func (c *client) stream(leaveAfter int) {
-	body := c.body()
-	body["stream"] = true
 	ctx, cancel := context.WithCancel(c.t.Context())
 	defer cancel()
-	data, err := json.Marshal(body)
-	if err != nil {
-		c.t.Error(err)
-		return
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.engine.URL+"/generate", bytes.NewReader(data))
-	if err != nil {
-		c.t.Error(err)
-		return
-	}
-	req.Header.Set("Content-Type", "application/json")
 	if leaveAfter == 0 {
 		time.AfterFunc(time.Duration(c.rng.IntN(20))*time.Millisecond, cancel)
 	}
-	answer, err := http.DefaultClient.Do(req)
-	if err != nil {
-		if ctx.Err() == nil {
-			c.t.Errorf("a stream failed: %v", err)
-			return
-		}
-		c.count("cancelled")
-		return
-	}
-	defer answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
-		var text bytes.Buffer
-		_, _ = text.ReadFrom(answer.Body)
-		c.expect(&harness.StatusError{Status: answer.StatusCode, Body: text.String()}, "")
-		return
-	}
-	pieces, done := 0, false
-	lines := bufio.NewScanner(answer.Body)
-	lines.Buffer(nil, 4<<20)
-	for lines.Scan() && !done {
-		event, ok := strings.CutPrefix(lines.Text(), "data: ")
-		if !ok {
-			continue
-		}
+	pieces, end := 0, ""
+	err := harness.Client{}.Stream(ctx, c.engine.URL+"/generate", c.body(), func(event string) (stay bool) {
 		pieces++
 		switch {
 		case event == "[DONE]":
-			done = true
+			end = "streamed"
+		case strings.HasPrefix(event, `{"error"`) && strings.Contains(event, "aborted"):
+			end = "aborted"
+		case strings.HasPrefix(event, `{"error"`) && strings.Contains(event, "queue is full"): // the second of two sequences, when the first had begun
+			end = "refused"
 		case strings.HasPrefix(event, `{"error"`):
-			switch {
-			case strings.Contains(event, "aborted"):
-				c.count("aborted")
-			case strings.Contains(event, "queue is full"): // the second of two sequences, when the first had begun
-				c.count("refused")
-			default:
-				c.t.Errorf("a stream ended with %s", event)
-			}
-			return
+			end = "failed"
+			c.t.Errorf("a stream ended with %s", event)
+		case leaveAfter > 0 && pieces >= leaveAfter:
+			end = "cancelled"
 		}
-		if leaveAfter > 0 && pieces >= leaveAfter {
-			c.count("cancelled")
-			return
-		}
-	}
+		return end == ""
+	})
+	var refused *harness.StatusError
 	switch {
-	case done:
-		c.count("streamed")
+	case end != "":
+		c.count(end)
+	case errors.As(err, &refused):
+		c.expect(err, "")
 	case ctx.Err() != nil:
 		c.count("cancelled")
 	default:
-		c.t.Errorf("a stream ended after %d pieces without its end: %v", pieces, lines.Err())
+		c.t.Errorf("a stream ended after %d pieces without its end: %v", pieces, err)
 	}
 }
 
@@ -219,16 +179,13 @@ func (c *client) abort() {
 
 // session holds a conversation of a few turns.
 func (c *client) session() {
-	var id string
-	if err := harness.Post(c.t.Context(), c.engine.URL+"/open_session", map[string]any{"capacity_of_str_len": 1000, "streaming": true}, &id); err != nil {
+	id, err := harness.Client{}.OpenSession(c.t.Context(), c.engine.URL)
+	if err != nil {
 		c.t.Errorf("open a session: %v", err)
 		return
 	}
 	for range 1 + c.rng.IntN(4) {
-		prompt := make([]int32, 1+c.rng.IntN(40))
-		for i := range prompt {
-			prompt[i] = int32(10 + c.rng.IntN(480))
-		}
+		prompt := harness.Tokens(c.rng, 1+c.rng.IntN(40))
 		err := harness.Post(c.t.Context(), c.engine.URL+"/generate", map[string]any{
 			"input_ids": prompt, "sampling_params": map[string]any{"max_new_tokens": 1 + c.rng.IntN(30), "temperature": 0, "ignore_eos": true},
 			"session_params": map[string]any{"id": id}, "rid": fmt.Sprintf("soak-%d", c.rids.Add(1)),
@@ -238,7 +195,7 @@ func (c *client) session() {
 			break
 		}
 	}
-	if err := harness.Post(c.t.Context(), c.engine.URL+"/close_session", map[string]any{"session_id": id}, nil); err != nil {
+	if err := (harness.Client{}).CloseSession(c.t.Context(), c.engine.URL, id); err != nil {
 		c.t.Errorf("close a session: %v", err)
 	}
 }

@@ -2,7 +2,6 @@ package soak
 
 import (
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -20,24 +19,8 @@ var (
 	tiny     string // a model's folder
 )
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
-	http.DefaultClient.Timeout = harness.Patience // an engine that answers no more must not hold the test up
-	var err error
-	if programs, err = harness.Build(); err == nil {
-		tiny, err = programs.Model("tiny", "--seed", "7", "--hidden-size", "64", "--layers", "2", "--heads", "4", "--vocab-size", "512", "--context-length", "1024")
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "prepare:", err)
-		return 1
-	}
-	code := m.Run()
-	if err := programs.Remove(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return code
+func TestMain(m *testing.M) {
+	os.Exit(harness.Main(m, func(p *harness.Programs) error { programs = p; return nil }, harness.Model{Dir: &tiny, Name: "tiny"}))
 }
 
 func duration(t *testing.T) time.Duration {

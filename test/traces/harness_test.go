@@ -3,7 +3,6 @@ package traces
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -25,33 +24,19 @@ var (
 	slow     string // of a model whose answers take seconds when they are long
 )
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
-	var err error
-	if programs, err = harness.Build(); err == nil {
-		receiver = filepath.Join(programs.Dir, "collector")
+func TestMain(m *testing.M) {
+	os.Exit(harness.Main(m, func(p *harness.Programs) error {
+		programs, receiver = p, filepath.Join(p.Dir, "collector")
 		build := exec.Command("go", "build", "-o", receiver, ".")
 		build.Dir = "collector"
-		out, buildErr := build.CombinedOutput()
-		if buildErr != nil {
-			buildErr = fmt.Errorf("build the collector: %w\n%s", buildErr, out)
+		if out, err := build.CombinedOutput(); err != nil {
+			return fmt.Errorf("build the collector: %w\n%s", err, out)
 		}
-		var modelErr, slowErr error
-		slow, slowErr = programs.Model("slow", "--seed", "8", "--hidden-size", "256", "--layers", "8", "--vocab-size", "512", "--context-length", "4096")
-		tiny, modelErr = programs.Model("tiny", "--seed", "7", "--hidden-size", "64", "--layers", "2", "--vocab-size", "512", "--context-length", "1024")
-		err = errors.Join(buildErr, modelErr, slowErr)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "prepare:", err)
-		return 1
-	}
-	code := m.Run()
-	if err := programs.Remove(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return code
+		return nil
+	},
+		harness.Model{Dir: &slow, Name: "slow", Flags: []string{"--seed", "8", "--hidden-size", "256", "--layers", "8", "--context-length", "4096"}},
+		harness.Model{Dir: &tiny, Name: "tiny"},
+	))
 }
 
 // collector is a running receiver.
