@@ -69,7 +69,7 @@ type Config struct {
 	MetricsAPIService string
 	MetricsAPISecret  string
 
-	// Monitors are the installation's part of ServiceMonitors.
+	// Monitors are the installation's part of monitors.
 	Monitors monitoring.Options
 
 	Log   logr.Logger
@@ -229,7 +229,12 @@ func addMetricsAPI(mgr manager.Manager, restConfig *rest.Config, operator Config
 }
 
 func addControllers(mgr manager.Manager, restConfig *rest.Config, operator Config, store *observe.Store) error {
-	monitors, err := monitoring.NewApplierForConfig(restConfig, operator.Clock, operator.Log.WithName("monitoring"))
+	monitors, err := monitoring.NewApplierForConfig(restConfig, monitoring.ApplierConfig{
+		Resources:  []monitoring.Resource{monitoring.ServiceMonitors, monitoring.PodMonitors},
+		Namespaces: operator.WatchNamespaces,
+		Clock:      operator.Clock,
+		Log:        operator.Log.WithName("monitoring"),
+	})
 	if err != nil {
 		return fmt.Errorf("make the monitors' applier: %w", err)
 	}

@@ -64,9 +64,9 @@ type MonitorSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(k, size(k) <= 317 && size(self[k]) <= 63)",message="observability.labels must be label keys and values: a value has at most 63 characters"
 	Labels map[string]string `json:"labels,omitempty"`
 
-	// SampleLimit is the most series that one pod may give. By default it follows from the ranks and the families that
-	// they export, with room to spare. Where it is below what they export, families that no alert, no panel and no
-	// scaling rests on are dropped, those with the most series first; the status says which.
+	// SampleLimit is the most series that one engine pod may give. By default it follows from the ranks and the families
+	// that they export, with room to spare. Where it is below what they may export, families on which neither alerts nor
+	// scaling nor the proof of scraping rest are dropped, those with the most series first; the status says which.
 	// +optional
 	// +kubebuilder:validation:Minimum=500
 	// +kubebuilder:validation:Maximum=10000000
@@ -93,7 +93,7 @@ type MonitorStatus struct {
 	Name string      `json:"name"`
 	Kind MonitorKind `json:"kind"`
 
-	// Series is the most that one pod exports, by the table of families, the ranks in the pod and their labels.
+	// Series is the most that one pod may export, by the table of families, the ranks in the pod and their labels.
 	Series int32 `json:"series"`
 	// SampleLimit is the most series that are taken of one pod; a pod with more is not taken at all, and up is 0.
 	SampleLimit int32 `json:"sampleLimit"`

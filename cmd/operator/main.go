@@ -87,8 +87,8 @@ func command() *cobra.Command {
 	flags.IntVar(&operator.MetricsAPIPort, "metrics-api-port", 6443, "port of custom.metrics.k8s.io")
 	flags.StringVar(&operator.MetricsAPIService, "metrics-api-service", "sluice-metrics-api", "Service of custom.metrics.k8s.io in the operator's namespace")
 	flags.StringVar(&operator.MetricsAPISecret, "metrics-api-secret", "sluice-metrics-api", "Secret for the certificate of custom.metrics.k8s.io in the operator's namespace")
-	flags.StringToStringVar(&operator.Monitors.Labels, "monitor-labels", nil, "labels to add to ServiceMonitors, for example release=prometheus")
-	flags.StringVar(&operator.Monitors.Interval, "monitor-interval", monitoring.DefaultInterval, "time between two scrapes")
+	flags.StringToStringVar(&operator.Monitors.Labels, "monitor-labels", nil, "labels to add to monitors, for example release=prometheus")
+	flags.StringVar(&operator.Monitors.Interval, "monitor-interval", monitoring.DefaultInterval, "time between two scrapes, where a service says none")
 	flags.StringVar(&logLevel, "log-level", "info", "debug, info, warn or error")
 	flags.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig of the cluster; by default that of the pod, or $KUBECONFIG")
 	return root

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/sluice-dev/sluice/api/v1alpha1"
@@ -78,10 +79,32 @@ func (r *Reconciler) applyPools(ctx context.Context, step *step) error {
 		if _, err := r.applier.Apply(ctx, plan.HeadlessService(pool)); err != nil {
 			failures = append(failures, err)
 		}
-		outcome, err := r.Monitors.Apply(ctx, monitoring.BuildServiceMonitor(pool, r.MonitorOptions))
-		step.monitors = append(step.monitors, monitoring.Result{Pool: pool.Spec.Pool, Outcome: outcome, Err: err})
+		r.applyMonitor(ctx, step, monitoring.PoolMonitor(pool, r.MonitorOptions), pool, plan.OwnedByPool(pool)[0])
 	}
+	r.applyMonitor(ctx, step, monitoring.RouterMonitor(step.service, r.MonitorOptions), step.service, plan.OwnedByService(step.service)[0])
 	return errors.Join(failures...)
+}
+
+// applyMonitor makes a monitor and removes the one of another kind that it replaces. What fails goes into the step's results:
+// a service serves without.
+func (r *Reconciler) applyMonitor(ctx context.Context, step *step, monitor monitoring.Monitor, of client.Object, owner metav1.OwnerReference) {
+	result := monitoring.Result{Monitor: monitor, Change: monitoring.Change{Outcome: monitoring.Unchanged}}
+	if monitor.Object != nil {
+		result.Change, result.Err = r.Monitors.Apply(ctx, monitor.Object)
+	}
+	if result.Change.Outcome == monitoring.Restored {
+		r.Recorder.Eventf(step.service, of, corev1.EventTypeWarning, "MonitorRestored", "Apply", "%s %s is as it was again: %s", monitor.Kind, monitor.Name, result.Change.Detail)
+	}
+	for _, resource := range monitor.Unwanted() {
+		removed, err := r.Monitors.Remove(ctx, resource, client.ObjectKey{Namespace: step.service.Namespace, Name: monitor.Name}, owner)
+		switch {
+		case err != nil:
+			result.Change, result.Err = monitoring.Change{Outcome: monitoring.Failed}, errors.Join(result.Err, err)
+		case removed:
+			r.Recorder.Eventf(step.service, of, corev1.EventTypeNormal, "MonitorRemoved", "Apply", "%s %s is not wanted any more: observability.monitor is %s", resource.Kind, monitor.Name, monitor.Kind)
+		}
+	}
+	step.monitors = append(step.monitors, result)
 }
 
 // applyPool makes one EnginePool as wanted and returns it as the API server has it.

@@ -7,11 +7,11 @@ import (
 	"sync"
 	"time"
 
-	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
@@ -40,17 +40,19 @@ import (
 // +kubebuilder:rbac:groups="",resources=services;serviceaccounts,verbs=get;list;watch;create;update
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;create
 // +kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=roles;rolebindings,verbs=get;list;watch;create;update
-// +kubebuilder:rbac:groups=monitoring.coreos.com,resources=servicemonitors,verbs=get;create;patch
+// +kubebuilder:rbac:groups=monitoring.coreos.com,resources=servicemonitors;podmonitors,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // Monitors makes Prometheus scrape pools. *monitoring.Applier has it.
 type Monitors interface {
-	// Apply brings a ServiceMonitor in line, if the cluster has that resource.
-	Apply(ctx context.Context, desired *monitoringv1.ServiceMonitor) (monitoring.Outcome, error)
-	// Forget drops what is remembered of a ServiceMonitor.
-	Forget(key types.NamespacedName)
-	// Source asks for all services anew when the resource appears or goes.
-	Source(list func(context.Context) []reconcile.Request) source.Source
+	// Apply brings a monitor in line, if the cluster has its resource.
+	Apply(ctx context.Context, desired client.Object) (monitoring.Change, error)
+	// Remove deletes a monitor that the owner controls.
+	Remove(ctx context.Context, resource monitoring.Resource, name types.NamespacedName, owner metav1.OwnerReference) (removed bool, err error)
+	// Forget drops what is remembered of the monitors of a name.
+	Forget(name types.NamespacedName)
+	// Source asks for all services anew when a resource appears or goes, and for one whose monitor somebody changed.
+	Source(all func(context.Context) []reconcile.Request, of func(context.Context, client.Object) []reconcile.Request) source.Source
 }
 
 // Config is what a Reconciler works with. All fields but MonitorOptions are needed.
@@ -86,7 +88,7 @@ func New(config Config) *Reconciler {
 }
 
 // SetupWithManager makes the manager call the reconciler when a service's spec or anything that it is made of changes,
-// and when the cluster gets the ServiceMonitor resource.
+// when somebody changes its monitors, and when the cluster gets the resources of monitors.
 func (r *Reconciler) SetupWithManager(manager ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(manager).
 		Named("inferenceservice").
@@ -98,7 +100,7 @@ func (r *Reconciler) SetupWithManager(manager ctrl.Manager) error {
 		Owns(&rbacv1.RoleBinding{}).
 		// Headless Services belong to pools, so a label leads to the service.
 		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(serviceOf)).
-		WatchesRawSource(r.Monitors.Source(r.all)).
+		WatchesRawSource(r.Monitors.Source(r.all, serviceOf)).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: 8,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
@@ -201,8 +203,7 @@ func (r *Reconciler) finish(ctx context.Context, step *step, err error) (ctrl.Re
 	return ctrl.Result{RequeueAfter: again}, nil
 }
 
-// monitorRetry is when a ServiceMonitor that was refused is tried again. It is not watched, and the service serves
-// without it.
+// monitorRetry is when a monitor that was refused is tried again; the service serves without it.
 const monitorRetry = 10 * time.Second
 
 // What fails is tried again after firstRetry, then after twice that, up to lastRetry: a quota that was raised is noticed

@@ -28,7 +28,7 @@ type step struct {
 }
 
 func (s *step) monitorFailed() bool {
-	return slices.ContainsFunc(s.monitors, func(r monitoring.Result) bool { return r.Outcome == monitoring.Failed })
+	return slices.ContainsFunc(s.monitors, func(r monitoring.Result) bool { return r.Change.Outcome == monitoring.Failed })
 }
 
 // read fills the step from the cache.

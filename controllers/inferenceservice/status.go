@@ -157,6 +157,7 @@ func observeService(step *step) {
 		setScalingActive(step)
 		if len(step.monitors) > 0 {
 			meta.SetStatusCondition(&status.Conditions, monitoring.Provisioned(step.monitors, service.Generation))
+			status.Observability = monitoring.Status(step.monitors)
 		}
 	}
 	setReady(step)

@@ -5,38 +5,39 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strconv"
 	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
-	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/sluice-dev/sluice/controllers/owned"
 )
 
-// Outcome is what became of a ServiceMonitor.
+// Outcome is what became of an object.
 type Outcome string
 
 const (
-	// Applied means that it was made or changed.
+	// Applied means that it was made or changed because something else is wanted now.
 	Applied Outcome = "Applied"
+	// Restored means that somebody else had changed or deleted it, and it is as it was.
+	Restored Outcome = "Restored"
 	// Unchanged means that it is there as it should be.
 	Unchanged Outcome = "Unchanged"
-	// CRDMissing means that the cluster has no ServiceMonitor resource; Applier.Source tells when it gets one.
+	// CRDMissing means that the cluster has no such resource; Applier.Source tells when it gets one.
 	CRDMissing Outcome = "CRDMissing"
 	// Failed means that the API server refused it, or could not be reached.
 	Failed Outcome = "Failed"
@@ -46,220 +47,238 @@ const (
 	// fieldManager owns the fields that the operator applies.
 	fieldManager = "sluice-operator"
 
-	// checkInterval is how often the Applier looks whether the ServiceMonitor resource exists.
-	checkInterval = 10 * time.Second
-
-	// trustFor is how long an applied ServiceMonitor is taken to be as it was. After that, the next Apply reads it again,
-	// which mends what somebody else changed.
+	// trustFor is how long an object is taken to be as it was where no watch tells otherwise. After that, the next Apply
+	// reads it again.
 	trustFor = 5 * time.Minute
 )
 
-// ServiceMonitorResource is the resource that the Applier writes.
-var ServiceMonitorResource = schema.GroupVersionResource{
-	Group: monitoringv1.SchemeGroupVersion.Group, Version: monitoringv1.SchemeGroupVersion.Version, Resource: monitoringv1.ServiceMonitorName,
+// Change is what Apply did.
+type Change struct {
+	Outcome Outcome
+	// Detail says what somebody else had done, with Restored: "spec.endpoints was changed".
+	Detail string
 }
 
-// ApplierConfig says how ServiceMonitors reach the cluster.
+// ApplierConfig says how objects of other operators' kinds reach the cluster.
 type ApplierConfig struct {
 	// Dynamic and Discovery reach the API server without a cache.
 	Dynamic   dynamic.Interface
 	Discovery discovery.ServerResourcesInterface
-	Clock     clock.Clock
-	Log       logr.Logger
+	// Resources are those that may be applied; they are looked for and watched.
+	Resources []Resource
+	// Namespaces to watch in; none means all.
+	Namespaces []string
+	Clock      clock.Clock
+	Log        logr.Logger
 }
 
-// Applier writes ServiceMonitors by server-side apply, only when they differ from what is there. As a manager.Runnable
-// it watches whether the resource exists, and makes the listeners of its Source reconcile when that changes. Apply works
-// without Start too; it then notices the resource at the next call.
+// Applier writes objects of optional kinds by server-side apply, only when they differ from what is there. As a
+// manager.Runnable it watches whether the resources exist and, while they do, the objects with the operator's label: the
+// listeners of its Source reconcile when a resource appears or goes, and when an object is not as it was applied. Apply
+// works without Start too; it then notices a resource at the next call, and a foreign change after trustFor.
 type Applier struct {
 	cfg ApplierConfig
 
-	mu        sync.Mutex
-	present   *bool                          // nil until the first look
-	trusted   map[types.NamespacedName]trust // what was applied or found equal
-	listeners map[int]func(context.Context)  // called when the resource appears or goes
-	next      int                            // key of the next listener
+	mu      sync.Mutex
+	present map[Resource]bool // those that were looked for
+	trusted map[object]trust  // what was applied, found equal or found absent
+
+	listeners map[int]listener
+	next      int // key of the next listener
 }
 
-// trust remembers that a ServiceMonitor was as desired.
+// object names one object of the cluster.
+type object struct {
+	Resource
+	types.NamespacedName
+}
+
+// trust remembers how an object was.
 type trust struct {
-	desired string // its JSON
-	until   time.Time
+	desired map[string]any // as applied; nil: it is not to be there
+	text    string         // the JSON of desired
+	uid     types.UID
+	until   time.Time // zero: somebody changed it, look
+	foreign bool      // somebody changed it while it was applied
 }
 
 // NewApplier makes an applier.
 func NewApplier(cfg ApplierConfig) (*Applier, error) {
-	if cfg.Dynamic == nil || cfg.Discovery == nil || cfg.Clock == nil {
-		return nil, errors.New("service monitors: dynamic, discovery and clock are all needed")
+	if cfg.Dynamic == nil || cfg.Discovery == nil || cfg.Clock == nil || len(cfg.Resources) == 0 {
+		return nil, errors.New("monitors' applier: dynamic, discovery, resources and clock are all needed")
 	}
 	return &Applier{
 		cfg:       cfg,
-		trusted:   map[types.NamespacedName]trust{},
-		listeners: map[int]func(context.Context){},
+		present:   map[Resource]bool{},
+		trusted:   map[object]trust{},
+		listeners: map[int]listener{},
 	}, nil
 }
 
-// NewApplierForConfig makes an applier with clients of its own.
-func NewApplierForConfig(config *rest.Config, clk clock.Clock, log logr.Logger) (*Applier, error) {
+// NewApplierForConfig makes an applier with clients of its own; those of cfg are not looked at.
+func NewApplierForConfig(config *rest.Config, cfg ApplierConfig) (*Applier, error) {
 	dynamicClient, err := dynamic.NewForConfig(config)
 	if err != nil {
-		return nil, fmt.Errorf("service monitors: make a client: %w", err)
+		return nil, fmt.Errorf("monitors' applier: make a client: %w", err)
 	}
 	discoveryClient, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
-		return nil, fmt.Errorf("service monitors: make a client: %w", err)
+		return nil, fmt.Errorf("monitors' applier: make a client: %w", err)
 	}
-	return NewApplier(ApplierConfig{Dynamic: dynamicClient, Discovery: discoveryClient, Clock: clk, Log: log})
+	cfg.Dynamic, cfg.Discovery = dynamicClient, discoveryClient
+	return NewApplier(cfg)
 }
 
-// NeedLeaderElection is true: the leader alone reconciles.
-func (a *Applier) NeedLeaderElection() bool { return true }
-
-// Start looks for the resource until ctx ends.
-func (a *Applier) Start(ctx context.Context) error {
-	for {
-		a.check(ctx)
-		timer := a.cfg.Clock.NewTimer(checkInterval)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return nil
-		case <-timer.C():
+// resourceOf finds the resource of an object by its type.
+func (a *Applier) resourceOf(desired client.Object) (Resource, error) {
+	kind := desired.GetObjectKind().GroupVersionKind()
+	for _, r := range a.cfg.Resources {
+		if r.Kind == kind.Kind && r.GVR.GroupVersion() == kind.GroupVersion() {
+			return r, nil
 		}
 	}
+	return Resource{}, fmt.Errorf("apply %s %s/%s: the applier was made without this resource", kind, desired.GetNamespace(), desired.GetName())
 }
 
-// Source makes a controller reconcile the requests that list gives whenever the ServiceMonitor resource appears or goes.
-func (a *Applier) Source(list func(context.Context) []reconcile.Request) source.Source {
-	return source.Func(func(ctx context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		id := a.next
-		a.next++
-		a.listeners[id] = func(ctx context.Context) {
-			for _, request := range list(ctx) {
-				q.Add(request)
-			}
-		}
-		context.AfterFunc(ctx, func() {
-			a.mu.Lock()
-			defer a.mu.Unlock()
-			delete(a.listeners, id)
-		})
-		return nil
-	})
-}
-
-// check looks whether the resource exists and tells the listeners when that changed since the last look.
-func (a *Applier) check(ctx context.Context) {
-	present, err := a.lookUp()
+// Apply brings an object, whose type must be set, in line. A cluster without its resource is no error. The error says
+// what the API server refused.
+func (a *Applier) Apply(ctx context.Context, desired client.Object) (Change, error) {
+	resource, err := a.resourceOf(desired)
 	if err != nil {
-		a.cfg.Log.Error(err, "Look for the ServiceMonitor resource")
-		return
+		return Change{Outcome: Failed}, err
 	}
-	a.mu.Lock()
-	changed := a.present != nil && *a.present != present
-	first := a.present == nil
-	a.present = &present
-	if changed {
-		clear(a.trusted)
-	}
-	var listeners []func(context.Context)
-	if changed {
-		for _, l := range a.listeners {
-			listeners = append(listeners, l)
-		}
-	}
-	a.mu.Unlock()
-	if first || changed {
-		a.cfg.Log.Info("The ServiceMonitor resource", "present", present)
-	}
-	for _, tell := range listeners {
-		tell(ctx)
-	}
-}
-
-// lookUp asks the API server whether it has the resource.
-func (a *Applier) lookUp() (present bool, err error) {
-	list, err := a.cfg.Discovery.ServerResourcesForGroupVersion(ServiceMonitorResource.GroupVersion().String())
-	switch {
-	case apierrors.IsNotFound(err) || meta.IsNoMatchError(err):
-		return false, nil
-	case err != nil:
-		return false, fmt.Errorf("discover %s: %w", ServiceMonitorResource.GroupVersion(), err)
-	}
-	for _, r := range list.APIResources {
-		if r.Name == ServiceMonitorResource.Resource {
-			return true, nil
-		}
-	}
-	return false, nil
-}
-
-// Apply brings the cluster's ServiceMonitor in line. A cluster without the resource is no error. The error says what the
-// API server refused.
-func (a *Applier) Apply(ctx context.Context, desired *monitoringv1.ServiceMonitor) (Outcome, error) {
-	key := types.NamespacedName{Namespace: desired.Namespace, Name: desired.Name}
-	object, text, err := encode(desired)
+	key := object{resource, client.ObjectKeyFromObject(desired)}
+	want, text, err := encode(desired)
 	if err != nil {
-		return Failed, fmt.Errorf("encode ServiceMonitor %s: %w", key, err)
+		return Change{Outcome: Failed}, fmt.Errorf("encode %s %s: %w", resource.Kind, key.NamespacedName, err)
 	}
-
-	a.mu.Lock()
-	known, missing := a.trusted[key], a.present != nil && !*a.present
-	a.mu.Unlock()
+	known, missing := a.recall(key)
 	if missing {
-		return CRDMissing, nil
+		return Change{Outcome: CRDMissing}, nil
 	}
 	now := a.cfg.Clock.Now()
-	if known.desired == text && now.Before(known.until) {
-		return Unchanged, nil
+	if known.text == text && now.Before(known.until) {
+		return Change{Outcome: Unchanged}, nil
 	}
 
-	outcome := Applied
-	monitors := a.cfg.Dynamic.Resource(ServiceMonitorResource).Namespace(desired.Namespace)
-	live, err := monitors.Get(ctx, desired.Name, metav1.GetOptions{})
-	if err == nil {
-		if err := checkOwner(live, desired); err != nil {
-			return Failed, err
+	// From here on changes are compared with what is wanted now.
+	a.remember(key, trust{desired: want.Object, text: text, uid: known.uid})
+	change, uid, err := a.write(ctx, resource, want, desired, known, text)
+	if err != nil || change.Outcome == CRDMissing {
+		if change.Outcome == CRDMissing {
+			a.lost(resource)
+		}
+		a.remember(key, trust{desired: known.desired, text: known.text, uid: known.uid})
+		return change, err
+	}
+	a.settle(key, trust{desired: want.Object, text: text, uid: uid, until: now.Add(trustFor)})
+	return change, nil
+}
+
+// write brings the live object in line, where it is not.
+func (a *Applier) write(ctx context.Context, resource Resource, want *unstructured.Unstructured, desired client.Object, known trust, text string) (Change, types.UID, error) {
+	change := Change{Outcome: Applied}
+	objects := a.cfg.Dynamic.Resource(resource.GVR).Namespace(desired.GetNamespace())
+	live, err := objects.Get(ctx, desired.GetName(), metav1.GetOptions{})
+	if err == nil && (known.uid == "" || known.uid != live.GetUID()) {
+		if err := checkOwner(resource.Kind, live, desired); err != nil {
+			return Change{Outcome: Failed}, "", err
 		}
 	}
 	switch {
-	case err == nil && contains(live.Object, object.Object):
-		outcome = Unchanged
+	case err == nil && differs(live.Object, want.Object, "") == "":
+		change.Outcome = Unchanged
 	case err == nil || apierrors.IsNotFound(err): // the object or its resource is missing; applying tells which
-		_, err = monitors.Apply(ctx, desired.Name, object, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
+		if known.text == text {
+			change.Outcome, change.Detail = Restored, "it was deleted"
+			if err == nil {
+				change.Detail = differs(live.Object, want.Object, "") + " was changed"
+			}
+		}
+		live, err = objects.Apply(ctx, desired.GetName(), want, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
 	}
 	switch {
 	case isNoResource(err):
-		return CRDMissing, nil
+		return Change{Outcome: CRDMissing}, "", nil
 	case err != nil:
-		return Failed, fmt.Errorf("apply ServiceMonitor %s: %w", key, err)
+		return Change{Outcome: Failed}, "", fmt.Errorf("apply %s %s: %w", resource.Kind, client.ObjectKeyFromObject(desired), err)
 	}
-	a.mu.Lock()
-	a.trusted[key] = trust{desired: text, until: now.Add(trustFor)}
-	a.mu.Unlock()
-	return outcome, nil
+	return change, live.GetUID(), nil
 }
 
-// checkOwner refuses a ServiceMonitor that somebody else made: applying ours would overwrite it.
-func checkOwner(live *unstructured.Unstructured, desired *monitoringv1.ServiceMonitor) error {
-	owner := metav1.GetControllerOf(desired)
-	if owner == nil {
-		return fmt.Errorf("apply ServiceMonitor %s/%s: it has no controller; set its owner", desired.Namespace, desired.Name)
+// Remove deletes an object that the owner controls, and says whether it was there. Others' objects stay.
+func (a *Applier) Remove(ctx context.Context, resource Resource, name types.NamespacedName, owner metav1.OwnerReference) (removed bool, err error) {
+	key := object{resource, name}
+	known, missing := a.recall(key)
+	now := a.cfg.Clock.Now()
+	if missing || (known.text == "" && now.Before(known.until)) {
+		return false, nil
 	}
-	return owned.CheckOwner(monitoringv1.ServiceMonitorsKind, live, *owner)
+	objects := a.cfg.Dynamic.Resource(resource.GVR).Namespace(name.Namespace)
+	live, err := objects.Get(ctx, name.Name, metav1.GetOptions{})
+	if err == nil && owned.CheckOwner(resource.Kind, live, owner) == nil {
+		uid := live.GetUID()
+		err = objects.Delete(ctx, name.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
+		removed = err == nil
+	}
+	if err != nil && !isNoResource(err) {
+		return false, fmt.Errorf("delete %s %s: %w", resource.Kind, name, err)
+	}
+	a.remember(key, trust{until: now.Add(trustFor)})
+	return removed, nil
 }
 
-// Forget drops what is remembered of a ServiceMonitor that is not wanted any more.
-func (a *Applier) Forget(key types.NamespacedName) {
+// recall gives what is known of an object, and whether its resource is known to be missing.
+func (a *Applier) recall(key object) (known trust, missing bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.trusted, key)
+	present, looked := a.present[key.Resource]
+	return a.trusted[key], looked && !present
+}
+
+func (a *Applier) remember(key object, t trust) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.trusted[key] = t
+}
+
+// lost notes that a resource is not there, so that the next look tells the listeners when it is.
+func (a *Applier) lost(resource Resource) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.present[resource] {
+		a.present[resource] = false
+	}
+}
+
+// settle remembers how an object was left, unless somebody changed it meanwhile.
+func (a *Applier) settle(key object, t trust) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.trusted[key].foreign {
+		t.until = time.Time{}
+	}
+	a.trusted[key] = t
+}
+
+// checkOwner refuses an object that somebody else made: applying ours would overwrite it.
+func checkOwner(kind string, live *unstructured.Unstructured, desired client.Object) error {
+	owner := metav1.GetControllerOf(desired)
+	if owner == nil {
+		return fmt.Errorf("apply %s %s/%s: it has no controller; set its owner", kind, desired.GetNamespace(), desired.GetName())
+	}
+	return owned.CheckOwner(kind, live, *owner)
+}
+
+// Forget drops what is remembered of the objects of a name, of all kinds, that are not wanted any more.
+func (a *Applier) Forget(name types.NamespacedName) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	maps.DeleteFunc(a.trusted, func(key object, _ trust) bool { return key.NamespacedName == name })
 }
 
 // encode gives the object as it is applied, without status and without fields that the server fills, and its JSON.
-func encode(desired *monitoringv1.ServiceMonitor) (*unstructured.Unstructured, string, error) {
+func encode(desired runtime.Object) (*unstructured.Unstructured, string, error) {
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(desired)
 	if err != nil {
 		return nil, "", err
@@ -270,38 +289,49 @@ func encode(desired *monitoringv1.ServiceMonitor) (*unstructured.Unstructured, s
 	return &unstructured.Unstructured{Object: fields}, string(text), err
 }
 
-// isNoResource says that the resource itself is missing.
+// isNoResource says that the resource itself is missing, not the namespace of the object.
 func isNoResource(err error) bool {
+	var status apierrors.APIStatus
+	if errors.As(err, &status) && status.Status().Details != nil && status.Status().Details.Kind == "namespaces" {
+		return false
+	}
 	return err != nil && (meta.IsNoMatchError(err) || apierrors.IsNotFound(err))
 }
 
-// contains says whether live holds everything that desired does: objects may hold more fields, such as defaults, lists
-// must have the same length.
-func contains(live, desired any) bool {
+// differs names the first field, in the order of names, that desired sets and live has otherwise; empty when live holds
+// all of desired: objects may hold more fields, such as defaults, lists must have the same length.
+func differs(live, desired any, path string) string {
 	switch want := desired.(type) {
 	case map[string]any:
 		have, ok := live.(map[string]any)
 		if !ok {
-			return false
+			return path
 		}
-		for key, value := range want {
-			if !contains(have[key], value) {
-				return false
+		for _, key := range slices.Sorted(maps.Keys(want)) {
+			inner := key
+			if path != "" {
+				inner = path + "." + key
+			}
+			if at := differs(have[key], want[key], inner); at != "" {
+				return at
 			}
 		}
-		return true
+		return ""
 	case []any:
 		have, ok := live.([]any)
 		if !ok || len(have) != len(want) {
-			return false
+			return path
 		}
 		for i := range want {
-			if !contains(have[i], want[i]) {
-				return false
+			if at := differs(have[i], want[i], path+"["+strconv.Itoa(i)+"]"); at != "" {
+				return at
 			}
 		}
-		return true
+		return ""
 	default:
-		return live == desired
+		if live == desired {
+			return ""
+		}
+		return path
 	}
 }

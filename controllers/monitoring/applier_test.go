@@ -21,9 +21,11 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/workqueue"
 	testingclock "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/yaml"
 
+	"github.com/sluice-dev/sluice/api/v1alpha1"
 	"github.com/sluice-dev/sluice/hack/devcluster/apiserver"
 )
 
@@ -94,10 +96,11 @@ func TestApplier(t *testing.T) {
 	_, err = kubernetes.NewForConfigOrDie(server.Config).CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-a"}}, metav1.CreateOptions{})
 	must(t, err)
 	crds := apiextensionsclient.NewForConfigOrDie(server.Config).ApiextensionsV1().CustomResourceDefinitions()
-	monitors := dynamic.NewForConfigOrDie(server.Config).Resource(ServiceMonitorResource).Namespace("team-a")
+	monitors := dynamic.NewForConfigOrDie(server.Config).Resource(ServiceMonitors.GVR).Namespace("team-a")
 
 	clk := testingclock.NewFakeClock(time.Now())
-	applier, err := NewApplierForConfig(server.Config, clk, testr.New(t))
+	config := ApplierConfig{Resources: []Resource{ServiceMonitors, PodMonitors}, Clock: clk, Log: testr.New(t)}
+	applier, err := NewApplierForConfig(server.Config, config)
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -109,7 +112,11 @@ func TestApplier(t *testing.T) {
 	q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 	t.Cleanup(q.ShutDown)
 	service := reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "team-a", Name: "chat"}}
-	must(t, applier.Source(func(context.Context) []reconcile.Request { return []reconcile.Request{service} }).Start(ctx, q))
+	all := func(context.Context) []reconcile.Request { return []reconcile.Request{service} }
+	of := func(_ context.Context, object client.Object) []reconcile.Request {
+		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetLabels()[v1alpha1.LabelService]}}}
+	}
+	must(t, applier.Source(all, of).Start(ctx, q))
 	// told says whether the controller was told since it was last asked, moving the clock.
 	told := func() error {
 		if clk.HasWaiters() {
@@ -125,17 +132,17 @@ func TestApplier(t *testing.T) {
 		}
 		return nil
 	}
-	desired := BuildServiceMonitor(testPool(), Options{})
+	desired := PoolMonitor(testPool(), Options{}).Object
 	expect := func(what string, want Outcome) {
 		t.Helper()
 		got, err := applier.Apply(t.Context(), desired)
-		if err != nil || got != want {
-			t.Errorf("%s: got %s, %v; want %s", what, got, err, want)
+		if err != nil || got.Outcome != want {
+			t.Errorf("%s: got %v, %v; want %s", what, got, err, want)
 		}
 	}
 	version := func() string {
 		t.Helper()
-		live, err := monitors.Get(t.Context(), desired.Name, metav1.GetOptions{})
+		live, err := monitors.Get(t.Context(), desired.GetName(), metav1.GetOptions{})
 		must(t, err)
 		return live.GetResourceVersion()
 	}
@@ -148,12 +155,12 @@ func TestApplier(t *testing.T) {
 	must(t, err)
 	poll(t, told)
 	poll(t, func() error {
-		if outcome, err := applier.Apply(t.Context(), desired); err != nil || outcome != Applied {
-			return fmt.Errorf("%s, %w", outcome, err)
+		if change, err := applier.Apply(t.Context(), desired); err != nil || change.Outcome != Applied {
+			return fmt.Errorf("%v, %w", change, err)
 		}
 		return nil
 	})
-	live, err := monitors.Get(t.Context(), desired.Name, metav1.GetOptions{})
+	live, err := monitors.Get(t.Context(), desired.GetName(), metav1.GetOptions{})
 	must(t, err)
 	object, _, err := encode(desired)
 	must(t, err)
@@ -163,40 +170,79 @@ func TestApplier(t *testing.T) {
 	first := version()
 	expect("again", Unchanged)
 
-	restarted, err := NewApplierForConfig(server.Config, clk, testr.New(t))
+	restarted, err := NewApplierForConfig(server.Config, config)
 	must(t, err)
-	if outcome, err := restarted.Apply(t.Context(), desired); err != nil || outcome != Unchanged {
-		t.Errorf("after a restart: got %s, %v; want Unchanged", outcome, err)
+	if change, err := restarted.Apply(t.Context(), desired); err != nil || change.Outcome != Unchanged {
+		t.Errorf("after a restart: got %v, %v; want Unchanged", change, err)
 	}
 	if got := version(); got != first {
 		t.Errorf("written although nothing changed: version %s, then %s", first, got)
 	}
 
-	// Somebody else's label stays; somebody else's interval does not.
-	edit(t, monitors, desired.Name, `{"metadata":{"labels":{"team":"x"}}}`)
+	// Somebody else's label stays, and nobody is told; somebody else's interval does not.
+	edit(t, monitors, desired.GetName(), `{"metadata":{"labels":{"team":"x"}}}`)
 	clk.Step(trustFor)
 	expect("a label of others", Unchanged)
-	edit(t, monitors, desired.Name, `{"spec":{"namespaceSelector":{"matchNames":["team-b"]}}}`)
-	expect("trusted for a while", Unchanged)
-	clk.Step(trustFor)
-	expect("mended", Applied)
-	live, err = monitors.Get(t.Context(), desired.Name, metav1.GetOptions{})
+	edit(t, monitors, desired.GetName(), `{"spec":{"namespaceSelector":{"matchNames":["team-b"]}}}`)
+	poll(t, told)
+	change, err := applier.Apply(t.Context(), desired)
+	if want := (Change{Restored, "spec.namespaceSelector.matchNames[0] was changed"}); err != nil || change != want {
+		t.Errorf("edited: got %v, %v; want %v", change, err, want)
+	}
+	live, err = monitors.Get(t.Context(), desired.GetName(), metav1.GetOptions{})
 	must(t, err)
 	if names, _, _ := unstructured.NestedStringSlice(live.Object, "spec", "namespaceSelector", "matchNames"); cmp.Diff([]string{"team-a"}, names) != "" || live.GetLabels()["team"] != "x" {
 		t.Errorf("after mending: namespaces %v, labels %v", names, live.GetLabels())
 	}
+	expect("mended", Unchanged)
 
-	desired = BuildServiceMonitor(testPool(), Options{Interval: "30s"})
+	// Neither does a monitor go that is wanted, whether it is deleted, hidden from the operator or disowned.
+	must(t, monitors.Delete(t.Context(), desired.GetName(), metav1.DeleteOptions{}))
+	poll(t, told)
+	change, err = applier.Apply(t.Context(), desired)
+	if want := (Change{Restored, "it was deleted"}); err != nil || change != want {
+		t.Errorf("deleted: got %v, %v; want %v", change, err, want)
+	}
+	edit(t, monitors, desired.GetName(), `{"metadata":{"labels":{"app.kubernetes.io/managed-by":null},"ownerReferences":null}}`)
+	poll(t, told)
+	change, err = applier.Apply(t.Context(), desired)
+	if want := (Change{Restored, "metadata.labels.app.kubernetes.io/managed-by was changed"}); err != nil || change != want {
+		t.Errorf("hidden: got %v, %v; want %v", change, err, want)
+	}
+
+	// The other kind takes over, and this one goes, once.
+	owner := *metav1.GetControllerOf(desired)
+	key := client.ObjectKeyFromObject(desired)
+	for i, want := range []bool{true, false} {
+		if removed, err := applier.Remove(t.Context(), ServiceMonitors, key, owner); err != nil || removed != want {
+			t.Errorf("remove it, time %d: %t, %v; want %t", i+1, removed, err, want)
+		}
+	}
+	if removed, err := applier.Remove(t.Context(), PodMonitors, key, owner); err != nil || removed {
+		t.Errorf("remove what the cluster has no resource for: %t, %v", removed, err)
+	}
+	expect("wanted again", Applied)
+	other := owner
+	other.UID = "another"
+	applier.Forget(key)
+	if removed, err := applier.Remove(t.Context(), ServiceMonitors, key, other); err != nil || removed {
+		t.Errorf("remove another's: %t, %v", removed, err)
+	}
+	applier.Forget(key)
+	expect("it is still there", Unchanged)
+	drain(q)
+
+	desired = PoolMonitor(testPool(), Options{Interval: "30s"}).Object
 	expect("another interval", Applied)
-	applier.Forget(types.NamespacedName{Namespace: "team-a", Name: desired.Name})
+	applier.Forget(types.NamespacedName{Namespace: "team-a", Name: desired.GetName()})
 	expect("forgotten and found", Unchanged)
 
 	stranger := rest.CopyConfig(server.Config)
 	stranger.Impersonate.UserName = "stranger"
-	refused, err := NewApplierForConfig(stranger, clk, testr.New(t))
+	refused, err := NewApplierForConfig(stranger, config)
 	must(t, err)
-	if outcome, err := refused.Apply(t.Context(), desired); outcome != Failed || err == nil || !strings.Contains(err.Error(), "apply ServiceMonitor team-a/chat-decode: ") {
-		t.Errorf("without permission: got %s, %v", outcome, err)
+	if change, err := refused.Apply(t.Context(), desired); change.Outcome != Failed || err == nil || !strings.Contains(err.Error(), "apply ServiceMonitor team-a/chat-decode: ") {
+		t.Errorf("without permission: got %v, %v", change, err)
 	}
 
 	must(t, crds.Delete(t.Context(), crd.Name, metav1.DeleteOptions{}))
@@ -206,8 +252,8 @@ func TestApplier(t *testing.T) {
 	must(t, err)
 	poll(t, told)
 	poll(t, func() error {
-		if outcome, err := applier.Apply(t.Context(), desired); err != nil || outcome != Applied {
-			return fmt.Errorf("%s, %w", outcome, err)
+		if change, err := applier.Apply(t.Context(), desired); err != nil || change.Outcome != Applied {
+			return fmt.Errorf("%v, %w", change, err)
 		}
 		return nil
 	})
@@ -219,7 +265,15 @@ func edit(t *testing.T, monitors dynamic.ResourceInterface, name, patch string) 
 	must(t, err)
 }
 
-func TestContains(t *testing.T) {
+// drain empties the queue of what the test did itself.
+func drain(q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+	for q.Len() > 0 {
+		request, _ := q.Get()
+		q.Done(request)
+	}
+}
+
+func TestDiffers(t *testing.T) {
 	object := func(text string) map[string]any {
 		var m map[string]any
 		must(t, yaml.Unmarshal([]byte(text), &m))
@@ -229,19 +283,20 @@ func TestContains(t *testing.T) {
 		name          string
 		reason        string
 		live, desired string
-		want          bool
+		want          string
 	}{
-		{"Equal", "the same", "a: {b: [1, {c: x}]}", "a: {b: [1, {c: x}]}", true},
-		{"Default", "the server may fill in", "a: {b: [{c: x, d: y}]}", "a: {b: [{c: x}]}", true},
-		{"Other", "a value differs", "a: x", "a: y", false},
-		{"Absent", "a field is missing", "{}", "a: y", false},
-		{"Longer", "somebody added to a list that is ours", "a: [1, 2]", "a: [1]", false},
-		{"Kind", "another kind of value", "a: [x]", "a: {x: y}", false},
-		{"False", "false is a value", "{}", "a: false", false},
+		{"Equal", "the same", "a: {b: [1, {c: x}]}", "a: {b: [1, {c: x}]}", ""},
+		{"Default", "the server may fill in", "a: {b: [{c: x, d: y}]}", "a: {b: [{c: x}]}", ""},
+		{"Other", "a value differs", "a: x", "a: y", "a"},
+		{"Inner", "the first by name", "a: {b: [{c: x}], d: 2}", "a: {b: [{c: y}], d: 1}", "a.b[0].c"},
+		{"Absent", "a field is missing", "{}", "a: y", "a"},
+		{"Longer", "somebody added to a list that is ours", "a: [1, 2]", "a: [1]", "a"},
+		{"Kind", "another kind of value", "a: [x]", "a: {x: y}", "a"},
+		{"False", "false is a value", "{}", "a: false", "a"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if got := contains(object(tc.live), object(tc.desired)); got != tc.want {
-				t.Errorf("got %t, want %t: %s", got, tc.want, tc.reason)
+			if got := differs(object(tc.live), object(tc.desired), ""); got != tc.want {
+				t.Errorf("got %q, want %q: %s", got, tc.want, tc.reason)
 			}
 		})
 	}

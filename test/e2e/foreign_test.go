@@ -59,18 +59,18 @@ func TestMonitorsAppearLater(t *testing.T) {
 		}
 	})
 	list := monitorList()
-	until(t, 2*time.Minute, "two ServiceMonitors", func(ctx context.Context) (string, bool, error) {
+	until(t, 2*time.Minute, "three ServiceMonitors", func(ctx context.Context) (string, bool, error) {
 		err := cluster.Client.List(ctx, list, client.InNamespace(ns))
 		if apimeta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
 			return "the resource is not served yet", false, nil
 		}
-		return fmt.Sprintf("%d monitors", len(list.Items)), len(list.Items) == 2, err
+		return fmt.Sprintf("%d monitors", len(list.Items)), len(list.Items) == 3, err
 	})
 	got := map[string]string{}
 	for _, item := range list.Items {
 		got[item.GetName()] = item.GetLabels()[v1alpha1.LabelPool]
 	}
-	if diff := cmp.Diff(map[string]string{"chat-prefill": "prefill", "chat-decode": "decode"}, got); diff != "" {
+	if diff := cmp.Diff(map[string]string{"chat-prefill": "prefill", "chat-decode": "decode", "chat-router": ""}, got); diff != "" {
 		t.Errorf("monitors by pool (-want +got):\n%s", diff)
 	}
 	until(t, time.Minute, "MonitoringProvisioned to be True", func(ctx context.Context) (string, bool, error) {
