@@ -148,6 +148,11 @@ func engineTarget(pod *corev1.Pod) reach.Target {
 	return target(pod, v1alpha1.PortHTTP, v1alpha1.DefaultEnginePort)
 }
 
+// routerTarget is where a router answers.
+func routerTarget(pod *corev1.Pod) reach.Target {
+	return target(pod, v1alpha1.PortHTTP, v1alpha1.DefaultRouterPort)
+}
+
 func target(pod *corev1.Pod, name string, without int32) reach.Target {
 	t := reach.Target{Namespace: pod.Namespace, Pod: pod.Name, Port: without}
 	for _, container := range pod.Spec.Containers {

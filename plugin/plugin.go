@@ -71,6 +71,18 @@ func (p *Plugin) write(document any, text func(wide bool) string) error {
 	return nil
 }
 
+// writeJSONLine gives a document on one line, for answers without an end.
+func (p *Plugin) writeJSONLine(document any) error {
+	body, err := json.Marshal(document)
+	if err == nil {
+		_, err = p.Out.Write(append(body, '\n'))
+	}
+	if err != nil {
+		return fmt.Errorf("write the answer: %w", err)
+	}
+	return nil
+}
+
 // warn tells of what the answer lacks, beside it.
 func (p *Plugin) warn(text string) {
 	_, _ = fmt.Fprintln(p.Err, "kubectl-sluice: "+strings.Join(strings.Fields(text), " "))

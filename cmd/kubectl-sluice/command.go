@@ -69,7 +69,7 @@ func command(out, err io.Writer) *cobra.Command {
 			panic(err) // the flag is not there: a mistake of this file
 		}
 	}
-	root.AddCommand(statusCommand(o), topCommand(o), ranksCommand(o))
+	root.AddCommand(statusCommand(o), topCommand(o), ranksCommand(o), diagnoseCommand(o), traceCommand(o), logsCommand(o))
 	for _, c := range root.Commands() {
 		c.SetFlagErrorFunc(root.FlagErrorFunc())
 	}
@@ -196,4 +196,58 @@ func mustComplete(c *cobra.Command, flag string, values []string) {
 	if err := c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
 		panic(err) // the flag is not there: a mistake of this file
 	}
+}
+
+func diagnoseCommand(o *options) *cobra.Command {
+	var d plugin.DiagnoseOptions
+	c := &cobra.Command{
+		Use:   "diagnose SERVICE",
+		Short: "Look at a service for a while and say what is behind a complaint, with the numbers",
+		Args:  arguments(1, "SERVICE"), ValidArgsFunction: o.completeService(false),
+		RunE: o.run(func(ctx context.Context, p *plugin.Plugin, args []string) error { return p.Diagnose(ctx, args[0], d) }),
+	}
+	f := c.Flags()
+	f.DurationVar(&d.Interval, "interval", 10*time.Second, "how long to look")
+	f.IntVar(&d.Polls, "polls", 10, "how often to ask for the load meanwhile")
+	f.BoolVar(&d.All, "all", false, "show every number that was looked at; -o wide does too")
+	return c
+}
+
+func traceCommand(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "trace RID [SERVICE]",
+		Short: "Show one request in the router, the prefill and the decode engine, as a waterfall",
+		Args:  arguments(1, "RID", "SERVICE"),
+		ValidArgsFunction: func(c *cobra.Command, args []string, text string) ([]string, cobra.ShellCompDirective) {
+			if len(args) != 1 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return o.completeService(false)(c, nil, text)
+		},
+		RunE: o.run(func(ctx context.Context, p *plugin.Plugin, args []string) error {
+			return p.Trace(ctx, args[0], one(args, 1))
+		}),
+	}
+}
+
+func logsCommand(o *options) *cobra.Command {
+	var l plugin.LogOptions
+	var since time.Duration
+	c := &cobra.Command{
+		Use:   "logs SERVICE [POOL]",
+		Short: "Show the logs of a service's engines together, each line after the name of its pod",
+		Args:  arguments(1, "SERVICE", "POOL"), ValidArgsFunction: o.completeService(true),
+		RunE: o.run(func(ctx context.Context, p *plugin.Plugin, args []string) error {
+			if since > 0 {
+				l.Since = max(1, int64(since.Seconds()))
+			}
+			return p.Logs(ctx, args[0], one(args, 1), l)
+		}),
+	}
+	f := c.Flags()
+	f.BoolVarP(&l.Follow, "follow", "f", false, "go on with what is written from now on")
+	f.Int64Var(&l.Tail, "tail", -1, "last lines of each pod; -1: all")
+	f.DurationVar(&since, "since", 0, "only what was written that long ago or later; 0s: all")
+	f.BoolVar(&l.Router, "router", false, "the router's logs too")
+	return c
 }

@@ -89,6 +89,8 @@ type stream struct {
 	tunnel         *tunnel
 	data, failures httpstream.Stream
 
+	heard bool // some data came
+
 	failed  chan struct{} // closed when the other side has said all about failures
 	failure error         // valid once failed is closed
 
@@ -105,17 +107,24 @@ func (s *stream) watch() {
 	}
 }
 
-// Read gives the reason that the node told instead of the end of the stream.
+// reasonWait is how long the reason of an end may come after it: they are two streams.
+const reasonWait = time.Second
+
+// Read gives the reason that the node told instead of the end of a stream that never had data. One goroutine reads.
 func (s *stream) Read(p []byte) (int, error) {
 	n, err := s.data.Read(p)
-	if err != nil {
-		select {
-		case <-s.failed:
-			if s.failure != nil {
-				return n, s.failure
-			}
-		default:
+	s.heard = s.heard || n > 0
+	if err == nil || s.heard {
+		return n, err
+	}
+	wait := time.NewTimer(reasonWait)
+	defer wait.Stop()
+	select {
+	case <-s.failed:
+		if s.failure != nil {
+			return n, s.failure
 		}
+	case <-wait.C:
 	}
 	return n, err
 }
