@@ -69,7 +69,7 @@ func command(out, err io.Writer) *cobra.Command {
 			panic(err) // the flag is not there: a mistake of this file
 		}
 	}
-	root.AddCommand(statusCommand(o), topCommand(o), ranksCommand(o), diagnoseCommand(o), traceCommand(o), logsCommand(o))
+	root.AddCommand(statusCommand(o), topCommand(o), ranksCommand(o), diagnoseCommand(o), traceCommand(o), logsCommand(o), scaleCommand(o))
 	for _, c := range root.Commands() {
 		c.SetFlagErrorFunc(root.FlagErrorFunc())
 	}
@@ -249,5 +249,18 @@ func logsCommand(o *options) *cobra.Command {
 	f.Int64Var(&l.Tail, "tail", -1, "last lines of each pod; -1: all")
 	f.DurationVar(&since, "since", 0, "only what was written that long ago or later; 0s: all")
 	f.BoolVar(&l.Router, "router", false, "the router's logs too")
+	return c
+}
+
+func scaleCommand(o *options) *cobra.Command {
+	c := &cobra.Command{Use: "scale", Short: "Explain the number of replicas"}
+	c.AddCommand(&cobra.Command{
+		Use:   "explain SERVICE [POOL]",
+		Short: "Show the arithmetic behind the number of replicas: the autoscaler's newest values and the last decisions",
+		Args:  arguments(1, "SERVICE", "POOL"), ValidArgsFunction: o.completeService(true),
+		RunE: o.run(func(ctx context.Context, p *plugin.Plugin, args []string) error {
+			return p.ScaleExplain(ctx, args[0], one(args, 1))
+		}),
+	})
 	return c
 }

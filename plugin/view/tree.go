@@ -135,6 +135,9 @@ func (r *Rank) name() string {
 	if r.Rank == nil {
 		return fmt.Sprintf("DP rank %d", r.DP)
 	}
+	if r.DP > 0 {
+		return fmt.Sprintf("DP %d rank %d", r.DP, *r.Rank)
+	}
 	return fmt.Sprintf("rank %d", *r.Rank)
 }
 
