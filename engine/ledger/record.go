@@ -187,13 +187,3 @@ func (r *Record) CheckWithin(outer *Record) error {
 	}
 	return nil
 }
-
-// Rebase gives the instant of clock at which a wall time was, one of another process of this host. ok is false for 0, which
-// says that it never was.
-func Rebase(clock Clock, wallNanos int64) (at Instant, ok bool) {
-	if wallNanos == 0 {
-		return 0, false
-	}
-	now := clock.Now()
-	return now + Instant(wallNanos-clock.Wall(now)), true
-}

@@ -227,19 +227,6 @@ func TestE4CheckFindsDamage(t *testing.T) {
 	}
 }
 
-func TestRebase(t *testing.T) {
-	ours, theirs := ledgertest.New(), ledgertest.New()
-	ours.Advance(500)
-	theirs.Advance(12345)
-	theirs.StepWall(500 - 12345) // their process began at another moment, the wall is the same
-	if at, ok := Rebase(ours, theirs.Wall(12300)); !ok || at != 455 {
-		t.Errorf("45 ns ago is %d (%t), want 455", at, ok)
-	}
-	if at, ok := Rebase(ours, 0); ok || at != 0 {
-		t.Errorf("what never happened is %d (%t)", at, ok)
-	}
-}
-
 // BenchmarkRecord is what the end of a request costs: its timeline as data, and the check of it.
 func BenchmarkRecord(b *testing.B) {
 	clock := ledgertest.New()

@@ -179,7 +179,8 @@ func (s *Scheduler) closeBooks(q *sequence, f *request.Finish) {
 	}
 }
 
-// transferred gives what went over for a sequence so far; nil: nothing.
+// transferred gives what has gone over for a sequence so far; nil: nothing. It is the one reading of that for the record, the
+// metrics and the load.
 func (s *Scheduler) transferred(q *sequence) *ledger.Transfer {
 	if q.hand == nil || q.hand.transfer == nil {
 		return nil

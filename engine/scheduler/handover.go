@@ -86,20 +86,13 @@ func (s *Scheduler) failTransfer(q *sequence) {
 // finishInflight ends a request on a prefill rank: the decode rank has everything.
 func (s *Scheduler) finishInflight(q *sequence) {
 	s.auditTransfer(q)
-	stats := q.sending.Stats()
-	entered := q.timeline.Entered()
-	f := s.finish(q, request.Finish{Type: request.FinishLength, Outcome: request.OutcomeLength})
-	if stats.TotalBytes == 0 {
+	went := s.finish(q, request.Finish{Type: request.FinishLength, Outcome: request.OutcomeLength}).Transfer
+	if went == nil {
 		return
 	}
+	waits := q.sending.Stats()
 	t := report.KVTransfer{
-		TotalBytes:     stats.TotalBytes,
-		LatencyNanos:   stats.LatencyNanos,
-		BootstrapNanos: stats.BootstrapNanos,
-		AllocNanos:     stats.AllocNanos,
-	}
-	if t.LatencyNanos <= 0 {
-		t.LatencyNanos = f.Sub(entered)
+		TotalBytes: went.OwnBytes, LatencyNanos: went.Nanos, BootstrapNanos: waits.BootstrapNanos, AllocNanos: waits.AllocNanos,
 	}
 	s.steps.lastTransfer = t
 	if q.req.LogMetrics {

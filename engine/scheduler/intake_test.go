@@ -116,7 +116,7 @@ func TestIntake(t *testing.T) {
 }
 
 // TestIntakeInTurns: whatever waits, every message comes out of some turn once, submissions in their order and within the
-// bound, and none of a request that was aborted after it was submitted stays behind its abort.
+// bound, none of a request that was aborted after it was submitted stays behind its abort, and none ends that was not.
 func TestIntakeInTurns(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	rng := rand.New(rand.NewPCG(seed, 1))
@@ -144,7 +144,11 @@ func TestIntakeInTurns(t *testing.T) {
 			return n
 		}
 		for left := waiting; len(left) > 0; turns++ {
+			if turns > len(waiting) {
+				t.Fatalf("seed %d: %d messages are left after as many turns as there were messages", seed, len(left))
+			}
 			x := b.divide(left)
+			checkEnds(t, seed, left, x)
 			requests, size := 0, 0
 			for _, m := range x.taken {
 				in[nameMessage(m)]--
@@ -176,6 +180,51 @@ func TestIntakeInTurns(t *testing.T) {
 				t.Fatalf("seed %d: %q came out %d times too few", seed, name, n)
 			}
 		}
+	}
+}
+
+// checkEnds compares which submissions an intake ends, and which flushes are busy, with what each of the messages says by itself.
+func checkEnds(t *testing.T, seed uint64, waiting []message, x intake) {
+	t.Helper()
+	left := map[string]bool{}
+	for _, m := range x.left {
+		if m, ok := m.(submitMsg); ok {
+			left[m.req.RID] = true
+		}
+	}
+	ended := map[string]string{}
+	for _, u := range x.ended {
+		ended[u.req.RID] = u.message
+	}
+	behind, busy := false, 0 // a submission that is left
+	for i, m := range waiting {
+		if _, ok := m.(flushMsg); ok && behind {
+			busy++
+		}
+		submitted, ok := m.(submitMsg)
+		if !ok {
+			continue
+		}
+		rid, end := submitted.req.RID, ""
+		for _, later := range waiting[i+1:] {
+			switch later := later.(type) {
+			case abortMsg:
+				if later.rid == rid || later.prefix && strings.HasPrefix(rid, later.rid) {
+					end = abortMessage(later.reason)
+				}
+			case controlMsg:
+				if later.kind == controlPause && later.mode == request.PauseAbort && end == "" {
+					end = pauseMessage
+				}
+			}
+		}
+		if got, is := ended[rid]; left[rid] && end != "" || is && (end == "" || got != end && end != pauseMessage && got != pauseMessage) {
+			t.Fatalf("seed %d: %s is left: %t, ended: %q; a later message says %q", seed, rid, left[rid], got, end)
+		}
+		behind = behind || left[rid]
+	}
+	if busy != len(x.busy) {
+		t.Fatalf("seed %d: %d flushes are busy, %d come after what is left", seed, len(x.busy), busy)
 	}
 }
 

@@ -79,6 +79,31 @@ func TestObservations(t *testing.T) {
 	}
 }
 
+// TestTransferTimeIsOne: record, report and load tell the same time of a hand-over, also where the transfer measured none.
+func TestTransferTimeIsOne(t *testing.T) {
+	for _, latency := range []int64{0, 40e6} {
+		r := newReplica(t, testConfig(Prefill, 4, 64), testConfig(Decode, 4, 64))
+		r.wire.latency = latency
+		sink := r.submit(&request.Request{
+			RID: "a", PromptIDs: testPrompt(13, 1), LogMetrics: true, Sampling: request.Sampling{MaxNewTokens: 2, IgnoreEOS: true},
+		}, 1)[0]
+		r.wait(sink)
+		r.end()
+		record := sink.finish.Timeline
+		want := record.Transfer.Nanos
+		if latency > 0 && want != latency || latency == 0 && want != record.Of(ledger.StagePrefillTransferKVCache).Nanos || want <= 0 {
+			t.Errorf("latency %d: the record says %d, and %+v", latency, want, record.Spent)
+		}
+		told := r.said[0].transfers
+		if len(told) != 1 || told[0].LatencyNanos != want || told[0].TotalBytes != record.Transfer.OwnBytes {
+			t.Errorf("latency %d: the report is %+v, want %d", latency, told, want)
+		}
+		if got := r.scheds[0].Load().Disaggregation.KVTransferLatencyMs; got != round(float64(want)/1e6, 2) {
+			t.Errorf("latency %d: the load says %v ms, want %d ns", latency, got, want)
+		}
+	}
+}
+
 // TestSnapshot: every field of a report has the value of its own source.
 func TestSnapshot(t *testing.T) {
 	clock := ledgertest.New()

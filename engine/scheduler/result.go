@@ -137,8 +137,8 @@ func (s *Scheduler) deliver(now ledger.Instant) {
 }
 
 // finish ends a request: the only place that does. Its pages go back or are held for the transfer, the sink gets what it
-// doesn't have yet and the Finish at the next deliver. It returns when the request ended.
-func (s *Scheduler) finish(q *sequence, f request.Finish) ledger.Instant {
+// doesn't have yet and the Finish at the next deliver. It gives the record that the Finish has.
+func (s *Scheduler) finish(q *sequence, f request.Finish) *ledger.Record {
 	s.observeEnd(q, f.Outcome)
 	if q.compilation != nil {
 		q.compilation.cancel()
@@ -178,7 +178,7 @@ func (s *Scheduler) finish(q *sequence, f request.Finish) ledger.Instant {
 		panic(fmt.Sprintf("scheduler: request %s finished, but its timeline did not", q.req.RID))
 	}
 	s.traceEnd(q, ended, f)
-	return ended
+	return f.Timeline
 }
 
 // aborted is a Finish of a request that did not end by itself.

@@ -13,7 +13,7 @@ type Reporter interface {
 	QueueTime(nanos int64, priority Priority)
 	// StageTime gets the length of a stage that ended.
 	StageTime(stage ledger.Stage, nanos int64)
-	// KVTransfer gets a transfer that left the inflight queue.
+	// KVTransfer gets a hand-over that is done on a prefill engine, or that got its pages on a decode engine.
 	KVTransfer(t KVTransfer)
 	// KVReleased gets an ended request's pages of a decode rank, which a transfer kept from being free for so long.
 	KVReleased(outcome ReleaseOutcome, nanos int64)
@@ -58,12 +58,13 @@ type Constants struct {
 	AvailableBytes             int64 // of the device's memory, once weights and KV are there
 }
 
-// KVTransfer is one finished transfer on a prefill engine.
+// KVTransfer is one hand-over: on a prefill engine when it is done, on a decode engine when its pages are allocated, and then
+// without bytes and latency.
 type KVTransfer struct {
-	TotalBytes     int64
-	LatencyNanos   int64
-	BootstrapNanos int64
-	AllocNanos     int64
+	TotalBytes     int64 // of KV that was sent
+	LatencyNanos   int64 // with pages on their way and until the last was acknowledged
+	BootstrapNanos int64 // until the peers had met
+	AllocNanos     int64 // from then until the decode engine had pages
 }
 
 // ReleaseOutcome is why pages that a transfer kept were free in the end.
@@ -137,7 +138,7 @@ type Grammar struct {
 	Outcome GrammarOutcome
 
 	// Of a grammar that is ready.
-	CompileNanos int64 // from the request's arrival in the grammar queue
+	CompileNanos int64 // that the compiler took, with the wait for another request's compilation of the same, without that for a turn
 	CacheHit     bool  // somebody had asked for the same before
 	Schemas      int   // schemas in it, the outermost included; 0 for a regular expression
 	Size         int   // states of its automaton
