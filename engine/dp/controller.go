@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"slices"
 	"sync"
 
+	"github.com/sluice-dev/sluice/engine/ledger"
 	"github.com/sluice-dev/sluice/engine/loads"
 	"github.com/sluice-dev/sluice/engine/profile"
 	"github.com/sluice-dev/sluice/engine/rank"
@@ -266,6 +268,20 @@ func (c *Controller) Loads(ctx context.Context) ([]loads.Load, error) {
 	return all, nil
 }
 
+// Timelines implements rank.Client: each DP rank is asked, and knows its own.
+func (c *Controller) Timelines(ctx context.Context, rids []string) (map[string]*ledger.Record, error) {
+	parts := make([]map[string]*ledger.Record, len(c.ranks))
+	err := c.each(func(i int, r rank.Client) (err error) {
+		parts[i], err = r.Timelines(ctx, rids)
+		return err
+	})
+	found := map[string]*ledger.Record{}
+	for _, part := range parts {
+		maps.Copy(found, part)
+	}
+	return found, err
+}
+
 // Info implements rank.Client: rank and PID are those of DP rank 0, capacities are the least of all, and Ranks holds those of all.
 func (c *Controller) Info() rank.Info { return c.info }
 
@@ -309,6 +325,32 @@ func (c *Controller) StopProfile(ctx context.Context) (files []string, err error
 		return err
 	})
 	return slices.Concat(lists...), err
+}
+
+// AwaitStep implements rank.Client.
+func (c *Controller) AwaitStep(ctx context.Context, n int64) (newest int64, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type answer struct {
+		newest int64
+		err    error
+	}
+	answers := make(chan answer, len(c.ranks))
+	for i, r := range c.ranks {
+		go func() {
+			newest, err := r.AwaitStep(ctx, n)
+			answers <- answer{newest, c.name(i, err)}
+		}()
+	}
+	var errs []error
+	for range c.ranks {
+		a := <-answers
+		if a.err == nil {
+			return a.newest, nil
+		}
+		errs = append(errs, a.err)
+	}
+	return 0, errors.Join(errs...)
 }
 
 // Collect implements rank.Client.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/sluice-dev/sluice/engine/ledger"
 	"github.com/sluice-dev/sluice/engine/loads"
 	"github.com/sluice-dev/sluice/engine/profile"
 	"github.com/sluice-dev/sluice/engine/rank"
@@ -151,6 +152,35 @@ func TestControlReachesAll(t *testing.T) {
 		if err == nil || err.Error() != "DP rank 1: busy" {
 			t.Errorf("%s gives %v, want that DP rank 1 is busy", what, err)
 		}
+	}
+}
+
+// TestTimelinesOfAll: every DP rank is asked, and what those say that answer is there.
+func TestTimelinesOfAll(t *testing.T) {
+	c, fakes := newBench(t, 2, RoundRobin)
+	submit(t, c, ask("a", 1))
+	submit(t, c, ask("b", 1))
+	want := map[string]*ledger.Record{"a": {StartWallNanos: 1}, "b": {StartWallNanos: 2}}
+	got, err := c.Timelines(t.Context(), []string{"a", "b", "c"})
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	fakes[1].refusal = errors.New("busy")
+	if got, err = c.Timelines(t.Context(), []string{"a"}); len(got) != 1 || err == nil || err.Error() != "DP rank 1: busy" {
+		t.Errorf("with a DP rank that does not answer: %v, %v", got, err)
+	}
+}
+
+// TestAwaitStepOfAny: the first DP rank that gets there counts, and the others are not waited for.
+func TestAwaitStepOfAny(t *testing.T) {
+	c, _ := newBench(t, 3, RoundRobin)
+	if newest, err := c.AwaitStep(t.Context(), 3); newest != 3 || err != nil {
+		t.Errorf("step %d, %v, want DP rank 2's third", newest, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := c.AwaitStep(ctx, 4); !errors.Is(err, context.Canceled) {
+		t.Errorf("a step that never comes: %v", err)
 	}
 }
 

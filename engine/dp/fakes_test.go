@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/sluice-dev/sluice/engine/ledger"
 	"github.com/sluice-dev/sluice/engine/loads"
 	"github.com/sluice-dev/sluice/engine/profile"
 	"github.com/sluice-dev/sluice/engine/rank"
@@ -89,6 +90,24 @@ func (f *fakeRank) StartProfile(_ context.Context, o profile.Options) error {
 }
 func (f *fakeRank) StopProfile(context.Context) ([]string, error) {
 	return []string{f.info.ModelID}, f.called("stop profile")
+}
+func (f *fakeRank) Timelines(_ context.Context, rids []string) (map[string]*ledger.Record, error) {
+	found := map[string]*ledger.Record{}
+	f.mu.Lock()
+	for _, rid := range rids {
+		if f.streams[rid] != nil {
+			found[rid] = &ledger.Record{StartWallNanos: int64(f.info.PID)}
+		}
+	}
+	f.mu.Unlock()
+	return found, f.called("timelines")
+}
+func (f *fakeRank) AwaitStep(ctx context.Context, n int64) (int64, error) {
+	if int64(f.info.PID) < n { // it never gets there
+		<-ctx.Done()
+		return 0, ctx.Err()
+	}
+	return int64(f.info.PID), f.called("await step")
 }
 func (f *fakeRank) Collect(context.Context) error                   { return f.called("collect") }
 func (f *fakeRank) CloseSession(_ context.Context, id string) error { return f.called("close " + id) }

@@ -3,6 +3,7 @@ package rank
 import (
 	"context"
 
+	"github.com/sluice-dev/sluice/engine/ledger"
 	"github.com/sluice-dev/sluice/engine/loads"
 	"github.com/sluice-dev/sluice/engine/profile"
 	"github.com/sluice-dev/sluice/engine/request"
@@ -20,6 +21,9 @@ type Client interface {
 	AbortAll(prefix string) error
 	// Loads gives the load at this moment, one for each DP rank in their order, all sections filled.
 	Loads(ctx context.Context) ([]loads.Load, error)
+	// Timelines gives the scheduler's timelines of requests that live, by rid, as far as they have come; those that the scheduler
+	// has not taken yet and those that have ended are left out. With an error there may be some. It may wait for a step.
+	Timelines(ctx context.Context, rids []string) (map[string]*ledger.Record, error)
 	// Info gives the facts of the rank.
 	Info() Info
 	// Flush empties the prefix cache; an error when the rank isn't idle.
@@ -33,11 +37,15 @@ type Client interface {
 	OpenSession(ctx context.Context, s request.Session) error
 	// CloseSession closes a session, ends its turn if one runs and frees what it holds; an error when there is none.
 	CloseSession(ctx context.Context, id string) error
-	// StartProfile begins to record profiles of every process of the rank's; an error when one records already.
+	// StartProfile begins to record profiles of every process of the rank's; an error when one records already. With steps each
+	// counts its own.
 	StartProfile(ctx context.Context, o profile.Options) error
-	// StopProfile ends the recording and gives its files, also those of the processes that could write theirs when others
-	// could not.
+	// StopProfile ends the recording, if it has not ended by itself, and gives its files, also those of the processes that could
+	// write theirs when others could not.
 	StopProfile(ctx context.Context) (files []string, err error)
+	// AwaitStep waits until step n of the scheduler is over and gives the newest that is; of several DP ranks the first that gets
+	// there. n = 0 waits for none.
+	AwaitStep(ctx context.Context, n int64) (newest int64, err error)
 	// Collect makes every process of the rank's collect its garbage now.
 	Collect(ctx context.Context) error
 	// Done is closed when the rank has ended, in order or not; Err then says why: nil after Close, else a named error.

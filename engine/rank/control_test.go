@@ -1,12 +1,16 @@
 package rank
 
 import (
+	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/sluice-dev/sluice/engine/ledger"
 	"github.com/sluice-dev/sluice/engine/metrics"
+	"github.com/sluice-dev/sluice/engine/profile"
 	"github.com/sluice-dev/sluice/engine/request"
 )
 
@@ -68,6 +72,82 @@ func TestPause(t *testing.T) {
 			}
 			if err := c.Pause(waiting(t), "soft"); err == nil || !strings.Contains(err.Error(), "use abort, retract or in_place") {
 				t.Errorf("an unknown mode: %v", err)
+			}
+		})
+	}
+}
+
+// TestTimelinesOfTheLiving: where the requests that live are stuck, of more than one question can be about.
+func TestTimelinesOfTheLiving(t *testing.T) {
+	for _, k := range startKinds {
+		t.Run(k.name, func(t *testing.T) {
+			c := startClient(t, k, testConfig(seededModel(t)))
+			if err := c.Pause(waiting(t), request.PauseInPlace); err != nil {
+				t.Fatal(err)
+			}
+			rids := []string{"a"}
+			for i := range 2 * timelinesAtOnce {
+				rids = append(rids, fmt.Sprint("unknown", i))
+			}
+			rids = append(rids, "b")
+			a, b := submit(t, c, newRequest("a", prompt(20), 2)), submit(t, c, newRequest("b", prompt(8), 2))
+			var found map[string]*ledger.Record
+			for deadline := waiting(t); len(found) < 2; { // they are on their way
+				var err error
+				if found, err = c.Timelines(deadline, rids); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for rid, r := range found {
+				if err := r.Check(); err != nil || r.Stage != ledger.StagePrefillWaiting || r.Form != ledger.Unified {
+					t.Errorf("%s is %+v, %v", rid, r, err)
+				}
+			}
+			if err := c.Continue(waiting(t)); err != nil {
+				t.Fatal(err)
+			}
+			for _, s := range []*Stream{a, b} {
+				if _, _, err := readAll(waiting(t), s); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if found, err := c.Timelines(waiting(t), rids); len(found) != 0 || err != nil {
+				t.Errorf("after their ends: %v, %v", found, err)
+			}
+		})
+	}
+}
+
+// TestProfileOfSteps: a rank records from a step on, for so many steps, and ends that by itself.
+func TestProfileOfSteps(t *testing.T) {
+	for _, k := range startKinds {
+		t.Run(k.name, func(t *testing.T) {
+			dir := t.TempDir()
+			c := startClient(t, k, testConfig(seededModel(t)))
+			if err := c.StartProfile(waiting(t), profile.Options{Dir: dir, Name: "p", CPU: true, Memory: true, FromStep: 3, Steps: 4}); err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err := readAll(waiting(t), submit(t, c, newRequest("a", prompt(20), 10))); err != nil {
+				t.Fatal(err)
+			}
+			if newest, err := c.AwaitStep(waiting(t), 6); newest < 6 || err != nil {
+				t.Errorf("%d steps are over, %v, want 6 at least", newest, err)
+			}
+			var files []string
+			for deadline := waiting(t); len(files) == 0; {
+				files, _ = filepath.Glob(filepath.Join(dir, "*.heap.pprof"))
+				if err := deadline.Err(); err != nil {
+					t.Fatal("it does not end by itself")
+				}
+			}
+			if files, err := c.StopProfile(waiting(t)); len(files) != 2 || err != nil {
+				t.Errorf("the files are %v, %v", files, err)
+			}
+			if files, err := c.StopProfile(waiting(t)); err == nil {
+				t.Errorf("a second end gives %v", files)
+			}
+			if err := c.StartProfile(waiting(t), profile.Options{Dir: dir, Name: "q", Memory: true, FromStep: 1 << 40}); err != nil {
+				t.Fatal(err) // it waits when the rank ends
 			}
 		})
 	}

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-dev/sluice/engine/ledger"
 	"github.com/sluice-dev/sluice/engine/loads"
 	"github.com/sluice-dev/sluice/engine/profile"
 	"github.com/sluice-dev/sluice/engine/rank/rankpb"
@@ -200,6 +201,24 @@ func (h *handle) Loads(ctx context.Context) ([]loads.Load, error) {
 	return []loads.Load{l}, nil
 }
 
+// timelinesAtOnce is how many requests one question is about, so that the scheduler is not held up by a list of thousands.
+const timelinesAtOnce = 256
+
+// Timelines implements Client.
+func (h *handle) Timelines(ctx context.Context, rids []string) (map[string]*ledger.Record, error) {
+	found := map[string]*ledger.Record{}
+	for some := range slices.Chunk(rids, timelinesAtOnce) {
+		reply, err := h.api.Timelines(ctx, &rankpb.TimelinesRequest{Rids: some})
+		if err != nil {
+			return found, fmt.Errorf("ask the rank for timelines: %w", h.cause(err))
+		}
+		for rid, w := range reply.GetTimelines() {
+			found[rid] = timelineFromWire(w)
+		}
+	}
+	return found, nil
+}
+
 // Info implements Client.
 func (h *handle) Info() Info { return h.info }
 
@@ -245,7 +264,9 @@ func (h *handle) CloseSession(ctx context.Context, id string) error {
 
 // StartProfile implements Client.
 func (h *handle) StartProfile(ctx context.Context, o profile.Options) error {
-	if _, err := h.api.StartProfile(ctx, &rankpb.StartProfileRequest{Dir: o.Dir, Name: o.Name, Cpu: o.CPU, Memory: o.Memory}); err != nil {
+	if _, err := h.api.StartProfile(ctx, &rankpb.StartProfileRequest{
+		Dir: o.Dir, Name: o.Name, Cpu: o.CPU, Memory: o.Memory, FromStep: o.FromStep, Steps: o.Steps,
+	}); err != nil {
 		return fmt.Errorf("start a profile of rank %d: %w", h.info.Rank, h.cause(err))
 	}
 	return nil
@@ -258,6 +279,15 @@ func (h *handle) StopProfile(ctx context.Context) (files []string, err error) {
 		return nil, fmt.Errorf("stop the profile of rank %d: %w", h.info.Rank, h.cause(err))
 	}
 	return reply.GetFiles(), nil
+}
+
+// AwaitStep implements Client.
+func (h *handle) AwaitStep(ctx context.Context, n int64) (newest int64, err error) {
+	reply, err := h.api.AwaitStep(ctx, &rankpb.AwaitStepRequest{Step: n})
+	if err != nil {
+		return 0, fmt.Errorf("wait for step %d: %w", n, h.cause(err))
+	}
+	return reply.GetNewest(), nil
 }
 
 // Collect implements Client.

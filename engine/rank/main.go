@@ -104,13 +104,14 @@ func run(ctx context.Context, cfg Config, world *parallel.World, log *slog.Logge
 	log.Info("rank serves", "model", cfg.ModelDir, "engine_type", cfg.Disagg.Mode.EngineType(), "model_id", p.info.ModelID,
 		"max_total_num_tokens", p.info.MaxTotalNumTokens, "page_size", p.info.PageSize, "context_length", p.info.ContextLength)
 
-	svc := newService(p.info, p.scheduler)
+	svc := newService(p.info, p.scheduler, log)
 	srv := svc.server()
 	serving := make(chan error, 1)
 	go func() { serving <- srv.Serve(ln) }()
 	ready()
 	err = p.scheduler.Run(ctx)
 	close(svc.ended)
+	svc.profiles.Close()
 	stop(srv)
 	return errors.Join(err, <-serving)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"runtime"
 	"sync/atomic"
 
@@ -32,8 +33,9 @@ type service struct {
 	ended     chan struct{} // closed when the scheduler has finished every request
 }
 
-func newService(info Info, s *scheduler.Scheduler) *service {
-	return &service{info: info, scheduler: s, profiles: profile.NewRecorder(fmt.Sprintf("rank%d", info.Rank)), ended: make(chan struct{})}
+func newService(info Info, s *scheduler.Scheduler, log *slog.Logger) *service {
+	profiles := profile.NewRecorder(fmt.Sprintf("rank%d", info.Rank), log)
+	return &service{info: info, scheduler: s, profiles: profiles, ended: make(chan struct{})}
 }
 
 func (s *service) server() *grpc.Server {
@@ -129,6 +131,19 @@ func (s *service) Load(context.Context, *rankpb.LoadRequest) (*rankpb.LoadReply,
 	return &rankpb.LoadReply{Load: raw}, nil
 }
 
+// Timelines tells how far requests have come.
+func (s *service) Timelines(ctx context.Context, r *rankpb.TimelinesRequest) (*rankpb.TimelinesReply, error) {
+	found, err := s.scheduler.Timelines(ctx, r.GetRids())
+	if err != nil {
+		return nil, refusal(err)
+	}
+	reply := &rankpb.TimelinesReply{Timelines: make(map[string]*rankpb.Timeline, len(found))}
+	for rid, record := range found {
+		reply.Timelines[rid] = timelineToWire(record)
+	}
+	return reply, nil
+}
+
 // Flush empties the prefix cache.
 func (s *service) Flush(ctx context.Context, _ *rankpb.FlushRequest) (*rankpb.FlushReply, error) {
 	if err := s.scheduler.Flush(ctx); err != nil {
@@ -171,7 +186,9 @@ func (s *service) CloseSession(ctx context.Context, r *rankpb.CloseSessionReques
 
 // StartProfile begins a recording of this process.
 func (s *service) StartProfile(_ context.Context, r *rankpb.StartProfileRequest) (*rankpb.StartProfileReply, error) {
-	if err := s.profiles.Start(profile.Options{Dir: r.GetDir(), Name: r.GetName(), CPU: r.GetCpu(), Memory: r.GetMemory()}); err != nil {
+	if err := s.profiles.Start(s.scheduler, profile.Options{
+		Dir: r.GetDir(), Name: r.GetName(), CPU: r.GetCpu(), Memory: r.GetMemory(), FromStep: r.GetFromStep(), Steps: r.GetSteps(),
+	}); err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
 	return &rankpb.StartProfileReply{}, nil
@@ -184,6 +201,15 @@ func (s *service) StopProfile(context.Context, *rankpb.StopProfileRequest) (*ran
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
 	return &rankpb.StopProfileReply{Files: files}, nil
+}
+
+// AwaitStep waits until a step is over.
+func (s *service) AwaitStep(ctx context.Context, r *rankpb.AwaitStepRequest) (*rankpb.AwaitStepReply, error) {
+	newest, err := s.scheduler.AwaitStep(ctx, r.GetStep())
+	if err != nil {
+		return nil, refusal(err)
+	}
+	return &rankpb.AwaitStepReply{Newest: newest}, nil
 }
 
 // Collect collects garbage.

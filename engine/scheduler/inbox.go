@@ -80,6 +80,7 @@ type inbox struct {
 
 	mu            sync.Mutex
 	messages      []message
+	looks         []look
 	closed        bool
 	pendingReqs   int // submitted, not in load yet
 	pendingTokens int // of their prompts
@@ -124,13 +125,13 @@ func (b *inbox) take() intake {
 }
 
 // close makes put refuse, and returns what nobody handled.
-func (b *inbox) close() []message {
+func (b *inbox) close() ([]message, []look) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.closed = true
-	m := b.messages
-	b.messages = nil
-	return m
+	m, l := b.messages, b.looks
+	b.messages, b.looks = nil, nil
+	return m, l
 }
 
 // publish replaces the load. reqs and tokens are the submissions that l includes and the load before did not.

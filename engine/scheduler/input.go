@@ -20,6 +20,7 @@ type input struct {
 func (s *Scheduler) takeInput(stop bool) (input, error) {
 	own := input{stop: stop}
 	if s.leads() && !stop {
+		s.answerLooks()
 		// What is decided concerns what lives, so it comes before what may bring the same ids again.
 		decided, t := s.decide(), s.inbox.take()
 		s.settleIntake(t)

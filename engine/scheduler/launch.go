@@ -263,6 +263,7 @@ func (s *Scheduler) take() error {
 	st.rows, st.items, st.sends, st.copies, st.windows = st.rows[:0], st.items[:0], st.sends[:0], nil, st.windows[:0]
 	st.sampled, st.tokens = nil, nil
 	f.spare = append(f.spare, st)
+	s.progress.reach(f.over)
 	return nil
 }
 

@@ -14,14 +14,15 @@ import (
 	"github.com/sluice-dev/sluice/engine/scheduler/report"
 )
 
-// Scheduler runs the requests of one rank. Submit, Abort, AbortAll, Load, Flush and Wake may be called from any
-// goroutine at any time; everything below inbox belongs to the goroutine of Run.
+// Scheduler runs the requests of one rank. Submit, Abort, AbortAll, Load, Timelines, AwaitStep, Flush and Wake may be called from any
+// goroutine at any time; everything below progress belongs to the goroutine of Run.
 type Scheduler struct {
 	cfg   Config
 	deps  Deps
 	limit int // most tokens of a sequence: what the context length and the pool allow
 
-	inbox *inbox
+	inbox    *inbox
+	progress *progress
 
 	pool   *kvcache.Pool
 	window *kvcache.Pool // of sliding-window layers; nil: the model has none
@@ -88,7 +89,7 @@ func New(cfg Config, deps Deps) (*Scheduler, error) {
 		return nil, err
 	}
 	s := &Scheduler{
-		cfg: cfg, deps: deps, inbox: newInbox(),
+		cfg: cfg, deps: deps, inbox: newInbox(), progress: newProgress(),
 		compilations: compilations{turns: make(chan struct{}, maxCompilations), masks: make(chan struct{}, maxMasks)},
 		live:         map[string]*sequence{},
 		sessions:     map[string]*session{},
@@ -325,7 +326,12 @@ func (s *Scheduler) endAll(outcome request.Outcome, message string) {
 	for _, q := range s.all() {
 		s.finish(q, aborted(outcome, message))
 	}
-	for _, m := range s.inbox.close() {
+	s.progress.end()
+	messages, looks := s.inbox.close()
+	for _, l := range looks {
+		close(l.reply)
+	}
+	for _, m := range messages {
 		switch m := m.(type) {
 		case submitMsg:
 			s.endUnseen(unseen{m, outcome, message})

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -76,7 +77,8 @@ func TestRefusedControl(t *testing.T) {
 			`profile_id with profile_prefix before it makes the name "../../etc-1700000000", which must be 1 to 100 letters, digits, dots, underscores and dashes, without a dot at the begin`}},
 		{"profile of a device", "/start_profile", `{"activities":["GPU"]}`, refused{400, "activities", "", "activities must hold CPU, MEM or both"}},
 		{"profile of another kind", "/start_profile", `{"activities":["CPU","RPD"]}`, refused{400, "activities[1]", codeNotSupported, "activities[1] is not supported: send CPU, MEM or both, not RPD"}},
-		{"profile of steps", "/start_profile", `{"num_steps":3}`, refused{400, "num_steps", codeNotSupported, "num_steps is not supported: leave it out, and end the recording with /stop_profile"}},
+		{"profile of less than nothing", "/start_profile", `{"num_steps":-1}`, refused{400, "num_steps", "", "num_steps must be at least 0, not -1"}},
+		{"profile of stages", "/start_profile", `{"profile_stages":["decode"]}`, refused{400, "profile_stages", codeNotSupported, "profile_stages is not supported: leave it out"}},
 		{"profile denied", "/start_profile", `{"activities":["MEM"]}`, refused{400, "", codeRefused, "nothing is recorded: the rank says no"}},
 		{"stop of nothing", "/stop_profile", ``, refused{400, "", codeRefused, "the recording does not end: no profile is being recorded: start one first; the rank says no"}},
 	} {
@@ -212,7 +214,30 @@ func TestProfile(t *testing.T) {
 	if diff := cmp.Diff(want.String(), r.Body.String()); diff != "" || r.Code != http.StatusOK {
 		t.Errorf("status %d (-want +got)\n%s", r.Code, diff)
 	}
-	if diff := cmp.Diff([]string{"start profile {Dir:" + dir + " Name:p CPU:true Memory:true}", "stop profile"}, b.rank.calls); diff != "" {
+	if diff := cmp.Diff([]string{"start profile {Dir:" + dir + " Name:p CPU:true Memory:true FromStep:0 Steps:0}", "stop profile"}, b.rank.calls); diff != "" {
+		t.Errorf("calls: (-want +got)\n%s", diff)
+	}
+}
+
+// TestProfileOfSteps: the API process records as long as the ranks do, and nobody has to end it.
+func TestProfileOfSteps(t *testing.T) {
+	b := newBench(t, func(_ *Config, r *scriptedRank) { r.steps = make(chan int64) })
+	dir := t.TempDir()
+	if r := b.call(http.MethodPost, "/start_profile", `{"output_dir":"`+dir+`","profile_id":"p","start_step":5,"num_steps":3}`); r.Code != http.StatusOK {
+		t.Fatalf("status %d: %s", r.Code, r.Body)
+	}
+	if got := []int64{<-b.rank.steps, <-b.rank.steps}; !slices.Equal(got, []int64{4, 7}) {
+		t.Errorf("steps %v are waited for, want 4 and 7", got)
+	}
+	eventually(t, "the recording ends by itself", func() bool {
+		files, _ := filepath.Glob(filepath.Join(dir, "p-api-*.heap.pprof"))
+		return len(files) == 1
+	})
+	r := b.call(http.MethodPost, "/stop_profile", ``)
+	if got := r.Body.String(); r.Code != http.StatusOK || strings.Count(got, dir) != 2 || !strings.Contains(got, "/of/the/rank") {
+		t.Errorf("status %d: %s", r.Code, got)
+	}
+	if diff := cmp.Diff([]string{"start profile {Dir:" + dir + " Name:p CPU:true Memory:true FromStep:5 Steps:3}", "stop profile"}, b.rank.calls); diff != "" {
 		t.Errorf("calls: (-want +got)\n%s", diff)
 	}
 }

@@ -41,7 +41,9 @@ type requestView struct {
 	QueueNanos *int64 `json:"queue_nanos"`
 
 	API  *timelineView `json:"api_server"`
-	Rank *timelineView `json:"scheduler"` // null while it lives, and when no rank had it
+	Rank *timelineView `json:"scheduler"` // null when no rank has it, or has taken it from its inbox yet
+
+	RankUnknown string `json:"scheduler_unknown,omitempty"` // why the rank did not say how far it is
 }
 
 // timelineView is one timeline. Starts are nanoseconds after the beginning of this timeline.
@@ -301,6 +303,7 @@ func (s *Server) debugRequests(w http.ResponseWriter, r *http.Request) {
 	for _, g := range q.choose(s.recent.all()) {
 		views = append(views, g.view())
 	}
+	s.askRank(r.Context(), views)
 	if q.text {
 		writeWaterfalls(w, views)
 		return
@@ -334,11 +337,13 @@ func (s *Server) debugRequest(w http.ResponseWriter, r *http.Request) {
 		writeError(w, err)
 		return
 	}
+	views := []requestView{x.glance().view()}
+	s.askRank(r.Context(), views)
 	if text {
-		writeWaterfalls(w, []requestView{x.glance().view()})
+		writeWaterfalls(w, views)
 		return
 	}
-	writeJSON(w, http.StatusOK, x.glance().view())
+	writeJSON(w, http.StatusOK, views[0])
 }
 
 const debugRequestsRoute = "/debug/requests"

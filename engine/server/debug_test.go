@@ -2,6 +2,7 @@ package server
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -194,9 +195,10 @@ func TestDebugInFlight(t *testing.T) {
 		}
 		return v.CompletionTokens > 0
 	})
-	if !v.InFlight || v.Stage != "stream_output" || v.Outcome != nil || v.Rank != nil {
+	if !v.InFlight || v.Stage != "stream_output" || v.Outcome != nil || v.Rank != nil || v.RankUnknown != "" {
 		t.Errorf("request is %+v", v)
 	}
+	checkAtRank(t, b)
 	if got := b.call(http.MethodGet, "/debug/requests?outcome=in_flight&format=text", "", "Authorization", "Bearer k"); !strings.HasPrefix(got.Body.String(), "live  in flight, stream_output") {
 		t.Errorf("as text: %s", got.Body)
 	}
@@ -209,6 +211,53 @@ func TestDebugInFlight(t *testing.T) {
 	if !strings.Contains(got.Body.String(), `"outcome":"aborted_operator"`) {
 		t.Errorf("at the end: %s", got.Body)
 	}
+}
+
+// checkAtRank: what the rank says of a request that lives is shown, and that it says nothing.
+func checkAtRank(t *testing.T, b *bench) {
+	t.Helper()
+	for _, tc := range []struct {
+		name      string
+		timelines map[string]*ledger.Record
+		err       error
+		stage     string // of the scheduler
+		unknown   string
+		text      string
+	}{
+		{"waits", map[string]*ledger.Record{"live": {
+			Form: ledger.Decode, Stage: ledger.StageDecodeTransferred, Nanos: 5, QueueNanos: 2,
+			Visits:   []ledger.Visit{{Stage: ledger.StageDecodePrepare, Nanos: 3}, {Stage: ledger.StageDecodeTransferred, Start: 3, Nanos: 2}},
+			Transfer: &ledger.Transfer{OwnBytes: 7},
+		}}, nil, "decode_transferred", "", "live  in flight, stream_output, decode_transferred  received"},
+		{"not taken yet", nil, nil, "", "", "live  in flight, stream_output  received"},
+		{"silent", nil, errors.New("ask the rank for timelines: context deadline exceeded"), "", "ask the rank for timelines: context deadline exceeded",
+			"  scheduler: ask the rank for timelines: context deadline exceeded\n"},
+	} {
+		b.rank.timelines, b.rank.unanswered = tc.timelines, tc.err
+		var list requestList
+		var one requestView
+		for path, to := range map[string]any{"/debug/requests": &list, "/debug/requests/live": &one} {
+			if err := json.Unmarshal(b.call(http.MethodGet, path, "", "Authorization", "Bearer k").Body.Bytes(), to); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, v := range append(list.Requests, one) {
+			stage := ""
+			if v.Rank != nil {
+				stage = v.Rank.Stage
+				if *v.QueueNanos != 2 || v.Rank.Transfer.Bytes != 7 || len(v.Rank.Visits) != 2 {
+					t.Errorf("%s: %+v", tc.name, v.Rank)
+				}
+			}
+			if stage != tc.stage || v.RankUnknown != tc.unknown || v.Stage != "stream_output" {
+				t.Errorf("%s: stage %q, %q; want %q, %q", tc.name, stage, v.RankUnknown, tc.stage, tc.unknown)
+			}
+		}
+		if got := b.call(http.MethodGet, "/debug/requests?format=text", "", "Authorization", "Bearer k").Body.String(); !strings.Contains(got, tc.text) {
+			t.Errorf("%s: as text:\n%s", tc.name, got)
+		}
+	}
+	b.rank.timelines, b.rank.unanswered = nil, nil
 }
 
 func TestDebugOff(t *testing.T) {

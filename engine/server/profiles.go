@@ -62,10 +62,9 @@ func (s *Server) readProfile(o *object) profile.Options {
 			o.failField("activities", "must hold CPU, MEM or both")
 		}
 	}
-	for _, name := range []string{"start_step", "num_steps", "profile_stages"} {
-		if raw, present := o.value(name); present && !isEmpty(raw) {
-			o.fail(unsupportedField(name, "leave it out, and end the recording with /stop_profile"))
-		}
+	options.FromStep, options.Steps = o.integerIn("start_step", 0, 0, maxSteps), o.integerIn("num_steps", 0, 0, maxSteps)
+	if raw, present := o.value("profile_stages"); present && !isEmpty(raw) {
+		o.fail(unsupportedField("profile_stages", "leave it out"))
 	}
 	if o.boolean("profile_by_stage", false) {
 		o.fail(unsupportedField("profile_by_stage", "send false or leave it out"))
@@ -79,12 +78,15 @@ func (s *Server) readProfile(o *object) profile.Options {
 	return options
 }
 
+// maxSteps bounds numbers of steps, so that sums of two are numbers.
+const maxSteps = 1 << 53
+
 // record starts the recorders of all processes, or of none.
 func (s *Server) record(ctx context.Context, e *engine, o profile.Options) error {
 	if e.sharesProcess() {
 		return e.rank.StartProfile(ctx, o)
 	}
-	if err := s.profiles.Start(o); err != nil {
+	if err := s.profiles.Start(e.rank, o); err != nil {
 		return err
 	}
 	err := e.rank.StartProfile(ctx, o)
@@ -123,6 +125,10 @@ func (s *Server) stopProfile(w http.ResponseWriter, r *http.Request) {
 			what = "the recording has ended in a part of the processes, which wrote " + strings.Join(files, ", ")
 		}
 		writeError(w, controlError(codeRefused, what, stopErr))
+		return
+	}
+	if len(files) == 0 { // it waited for its first step
+		writeText(w, "Stop profiling. Nothing was recorded.\n")
 		return
 	}
 	writeText(w, "Stop profiling. The files are:\n"+strings.Join(files, "\n")+"\n")

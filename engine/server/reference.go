@@ -108,14 +108,16 @@ func routeTexts() map[string]RouteReference {
 		"/close_session": {Does: "Close a session: its turn ends if one runs, and what it holds is free.", Body: []FieldReference{
 			{"session_id", "string", "required", "The id."},
 		}},
-		"/start_profile": {Does: "Record pprof profiles of the API process and of every rank, until `/stop_profile`.", Body: []FieldReference{
+		"/start_profile": {Does: "Record pprof profiles of the API process and of every rank, until `/stop_profile` or until `num_steps` are over; `/stop_profile` then names the files. The answer comes at once.", Body: []FieldReference{
 			{"output_dir", "absolute path", "`SGLANG_TORCH_PROFILER_DIR`, else `/tmp`", "Where the files go, on the machine of each process. It is created."},
 			{"profile_id", "string", "the Unix second", "Begins the files' names: `ID-PROCESS-PID.cpu.pprof` and `….heap.pprof`."},
 			{"profile_prefix", "string", "", "Goes before the id."},
 			{"activities", "list of CPU, MEM", "both", "Where the processors' time went; what is on the heap at the end. GPU is taken beside another and records nothing."},
 			{"with_stack", "boolean", "true", "Taken; stacks are always recorded."},
 			{"record_shapes", "boolean", "true", "Taken; there are no shapes."},
-			refusedField("start_step"), refusedField("num_steps"), refusedField("profile_stages"), refusedField("profile_by_stage"), refusedField("merge_profiles"),
+			{"start_step", "integer", "0", "Begin with this step of the scheduler, numbered from 1; with the next one if that is over, and 0: at once. Each DP rank counts its own steps; the API process goes by the first that gets there."},
+			{"num_steps", "integer", "0", "End by itself after so many steps; 0: only by `/stop_profile`."},
+			refusedField("profile_stages"), refusedField("profile_by_stage"), refusedField("merge_profiles"),
 		}},
 		"/stop_profile": {Does: "End the recording and name its files."},
 		"/set_trace_level": {Does: "Change which spans requests that begin from now on get. 400 without `--enable-trace`.", Query: []FieldReference{
@@ -129,7 +131,7 @@ func routeTexts() map[string]RouteReference {
 			{"server_args", "object", "required", "What to change."},
 			{"server_args.enable_cache_report", "boolean", "as it is", "Tell clients how many prompt tokens came from the cache."},
 		}, loggingFields("server_args."))},
-		debugRequestsRoute: {Does: "The timelines of the requests that live and of the last that ended (`--debug-requests`): stages of the API process and of the scheduler in nanoseconds, tokens, transfers, retractions. Never a prompt or an answer. Health checks and requests with log_metrics=false are not there.", Query: []FieldReference{
+		debugRequestsRoute: {Does: "The timelines of the requests that live and of the last that ended (`--debug-requests`): stages of the API process and of the scheduler in nanoseconds, tokens, transfers, retractions. Of those that live the scheduler is asked when this is (up to a second); `scheduler_unknown` says why it did not answer. Never a prompt or an answer. Health checks and requests with log_metrics=false are not there.", Query: []FieldReference{
 			{"slowest", "integer, 1 to 10000", "", "So many, those that took longest first. Without it the newest come first, those that live before those that ended."},
 			{"limit", "integer, 1 to 10000", "100", "The most that are listed."},
 			{"outcome", "an outcome, or in_flight", "all", "Those alone."},

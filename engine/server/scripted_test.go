@@ -37,6 +37,10 @@ type scriptedRank struct {
 	// the abort.
 	script func(r *request.Request, s *rank.Stream, aborted <-chan request.Outcome)
 
+	timelines  map[string]*ledger.Record // of those that live, by rid
+	unanswered error                     // of the question for them
+	steps      chan int64                // is told of each step that somebody waits for, which is over once it is taken; nil: there are none
+
 	arriving  func(rid string) // nil, or called while a request is on its way
 	overtaken bool             // a pause comes before all requests that were handed over, and aborts none of them
 	told      func()           // nil, or called when AbortAll has aborted what there was
@@ -111,6 +115,26 @@ func (r *scriptedRank) AbortAll(prefix string) error {
 
 func (r *scriptedRank) Loads(context.Context) ([]loads.Load, error) {
 	return []loads.Load{r.load}, nil
+}
+func (r *scriptedRank) Timelines(_ context.Context, rids []string) (map[string]*ledger.Record, error) {
+	found := map[string]*ledger.Record{}
+	for _, rid := range rids {
+		if t := r.timelines[rid]; t != nil {
+			found[rid] = t
+		}
+	}
+	return found, r.unanswered
+}
+func (r *scriptedRank) AwaitStep(ctx context.Context, n int64) (int64, error) {
+	if n == 0 {
+		return 0, nil
+	}
+	select {
+	case r.steps <- n:
+		return n, nil
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
 }
 func (r *scriptedRank) Flush(context.Context) error { return r.flush }
 func (r *scriptedRank) Info() rank.Info             { return r.info }

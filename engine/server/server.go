@@ -30,6 +30,8 @@ type Rank interface {
 	AbortAll(prefix string) error
 	// Loads gives the load at this moment, one for each DP rank in their order, all sections filled.
 	Loads(ctx context.Context) ([]loads.Load, error)
+	// Timelines gives how far requests have come at the rank, by rid; with an error there may be some.
+	Timelines(ctx context.Context, rids []string) (map[string]*ledger.Record, error)
 	// Flush empties the prefix cache; an error when the rank isn't idle.
 	Flush(ctx context.Context) error
 	// Info gives the constant facts of the rank.
@@ -41,9 +43,11 @@ type Rank interface {
 	// OpenSession opens a session; CloseSession closes it and frees what it holds.
 	OpenSession(ctx context.Context, s request.Session) error
 	CloseSession(ctx context.Context, id string) error
-	// StartProfile begins to record profiles of every process of the rank's, until StopProfile, which gives the files.
+	// StartProfile begins to record profiles of every process of the rank's, until StopProfile, which gives the files, or until
+	// the steps are over that it is to last; AwaitStep waits for one of these.
 	StartProfile(ctx context.Context, o profile.Options) error
 	StopProfile(ctx context.Context) (files []string, err error)
+	AwaitStep(ctx context.Context, n int64) (newest int64, err error)
 	// Collect makes every process of the rank's collect its garbage now.
 	Collect(ctx context.Context) error
 }
@@ -130,7 +134,7 @@ func New(cfg Config, o Options) *Server {
 	}
 	s.books = newBooks(s.events, s.log)
 	s.recent = newRecentRequests(cfg.DebugRequests)
-	s.requests, s.state, s.profiles = newRequestLog(s.log, cfg.logSetting()), newLiveState(cfg), profile.NewRecorder("api")
+	s.requests, s.state, s.profiles = newRequestLog(s.log, cfg.logSetting()), newLiveState(cfg), profile.NewRecorder("api", s.log)
 	s.tracing = o.Tracing
 	s.tracer = s.tracing.Tracer(trace.Place{Label: trace.Tokenizer, Role: string(cfg.Rank.Disagg.Mode)})
 	s.started = s.clock.Now()

@@ -11,6 +11,9 @@ import (
 // microsecond, and a bar on the scale of the whole request; the scheduler's below the API process's.
 func waterfall(b *strings.Builder, v *requestView) {
 	outcome := "in flight, " + v.Stage
+	if v.Rank != nil {
+		outcome += ", " + v.Rank.Stage
+	}
 	if v.Outcome != nil {
 		outcome = string(*v.Outcome)
 	}
@@ -35,6 +38,9 @@ func waterfall(b *strings.Builder, v *requestView) {
 	timeline(b, v.API, v.API.StartWall, v.E2ENanos)
 	if v.Rank != nil {
 		timeline(b, v.Rank, v.API.StartWall, v.E2ENanos)
+	}
+	if v.RankUnknown != "" {
+		fmt.Fprintf(b, "  scheduler: %s\n", drawn.OneLine(v.RankUnknown))
 	}
 }
 

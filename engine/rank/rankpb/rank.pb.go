@@ -1993,6 +1993,94 @@ func (x *LoadReply) GetLoad() []byte {
 	return nil
 }
 
+type TimelinesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Rids          []string               `protobuf:"bytes,1,rep,name=rids,proto3" json:"rids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TimelinesRequest) Reset() {
+	*x = TimelinesRequest{}
+	mi := &file_rank_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TimelinesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TimelinesRequest) ProtoMessage() {}
+
+func (x *TimelinesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_rank_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TimelinesRequest.ProtoReflect.Descriptor instead.
+func (*TimelinesRequest) Descriptor() ([]byte, []int) {
+	return file_rank_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *TimelinesRequest) GetRids() []string {
+	if x != nil {
+		return x.Rids
+	}
+	return nil
+}
+
+type TimelinesReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Timelines     map[string]*Timeline   `protobuf:"bytes,1,rep,name=timelines,proto3" json:"timelines,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // by rid
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TimelinesReply) Reset() {
+	*x = TimelinesReply{}
+	mi := &file_rank_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TimelinesReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TimelinesReply) ProtoMessage() {}
+
+func (x *TimelinesReply) ProtoReflect() protoreflect.Message {
+	mi := &file_rank_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TimelinesReply.ProtoReflect.Descriptor instead.
+func (*TimelinesReply) Descriptor() ([]byte, []int) {
+	return file_rank_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *TimelinesReply) GetTimelines() map[string]*Timeline {
+	if x != nil {
+		return x.Timelines
+	}
+	return nil
+}
+
 type FlushRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -2001,7 +2089,7 @@ type FlushRequest struct {
 
 func (x *FlushRequest) Reset() {
 	*x = FlushRequest{}
-	mi := &file_rank_proto_msgTypes[25]
+	mi := &file_rank_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2013,7 +2101,7 @@ func (x *FlushRequest) String() string {
 func (*FlushRequest) ProtoMessage() {}
 
 func (x *FlushRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[25]
+	mi := &file_rank_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2026,7 +2114,7 @@ func (x *FlushRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlushRequest.ProtoReflect.Descriptor instead.
 func (*FlushRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{25}
+	return file_rank_proto_rawDescGZIP(), []int{27}
 }
 
 type FlushReply struct {
@@ -2037,7 +2125,7 @@ type FlushReply struct {
 
 func (x *FlushReply) Reset() {
 	*x = FlushReply{}
-	mi := &file_rank_proto_msgTypes[26]
+	mi := &file_rank_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2049,7 +2137,7 @@ func (x *FlushReply) String() string {
 func (*FlushReply) ProtoMessage() {}
 
 func (x *FlushReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[26]
+	mi := &file_rank_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2062,7 +2150,7 @@ func (x *FlushReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlushReply.ProtoReflect.Descriptor instead.
 func (*FlushReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{26}
+	return file_rank_proto_rawDescGZIP(), []int{28}
 }
 
 type PauseRequest struct {
@@ -2074,7 +2162,7 @@ type PauseRequest struct {
 
 func (x *PauseRequest) Reset() {
 	*x = PauseRequest{}
-	mi := &file_rank_proto_msgTypes[27]
+	mi := &file_rank_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2086,7 +2174,7 @@ func (x *PauseRequest) String() string {
 func (*PauseRequest) ProtoMessage() {}
 
 func (x *PauseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[27]
+	mi := &file_rank_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2099,7 +2187,7 @@ func (x *PauseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
 func (*PauseRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{27}
+	return file_rank_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *PauseRequest) GetMode() string {
@@ -2117,7 +2205,7 @@ type PauseReply struct {
 
 func (x *PauseReply) Reset() {
 	*x = PauseReply{}
-	mi := &file_rank_proto_msgTypes[28]
+	mi := &file_rank_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2129,7 +2217,7 @@ func (x *PauseReply) String() string {
 func (*PauseReply) ProtoMessage() {}
 
 func (x *PauseReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[28]
+	mi := &file_rank_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2142,7 +2230,7 @@ func (x *PauseReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseReply.ProtoReflect.Descriptor instead.
 func (*PauseReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{28}
+	return file_rank_proto_rawDescGZIP(), []int{30}
 }
 
 type ContinueRequest struct {
@@ -2153,7 +2241,7 @@ type ContinueRequest struct {
 
 func (x *ContinueRequest) Reset() {
 	*x = ContinueRequest{}
-	mi := &file_rank_proto_msgTypes[29]
+	mi := &file_rank_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2165,7 +2253,7 @@ func (x *ContinueRequest) String() string {
 func (*ContinueRequest) ProtoMessage() {}
 
 func (x *ContinueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[29]
+	mi := &file_rank_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2178,7 +2266,7 @@ func (x *ContinueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContinueRequest.ProtoReflect.Descriptor instead.
 func (*ContinueRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{29}
+	return file_rank_proto_rawDescGZIP(), []int{31}
 }
 
 type ContinueReply struct {
@@ -2189,7 +2277,7 @@ type ContinueReply struct {
 
 func (x *ContinueReply) Reset() {
 	*x = ContinueReply{}
-	mi := &file_rank_proto_msgTypes[30]
+	mi := &file_rank_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2201,7 +2289,7 @@ func (x *ContinueReply) String() string {
 func (*ContinueReply) ProtoMessage() {}
 
 func (x *ContinueReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[30]
+	mi := &file_rank_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2214,7 +2302,7 @@ func (x *ContinueReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContinueReply.ProtoReflect.Descriptor instead.
 func (*ContinueReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{30}
+	return file_rank_proto_rawDescGZIP(), []int{32}
 }
 
 // OpenSessionRequest is request.Session.
@@ -2230,7 +2318,7 @@ type OpenSessionRequest struct {
 
 func (x *OpenSessionRequest) Reset() {
 	*x = OpenSessionRequest{}
-	mi := &file_rank_proto_msgTypes[31]
+	mi := &file_rank_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2242,7 +2330,7 @@ func (x *OpenSessionRequest) String() string {
 func (*OpenSessionRequest) ProtoMessage() {}
 
 func (x *OpenSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[31]
+	mi := &file_rank_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2255,7 +2343,7 @@ func (x *OpenSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenSessionRequest.ProtoReflect.Descriptor instead.
 func (*OpenSessionRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{31}
+	return file_rank_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *OpenSessionRequest) GetId() string {
@@ -2294,7 +2382,7 @@ type OpenSessionReply struct {
 
 func (x *OpenSessionReply) Reset() {
 	*x = OpenSessionReply{}
-	mi := &file_rank_proto_msgTypes[32]
+	mi := &file_rank_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2306,7 +2394,7 @@ func (x *OpenSessionReply) String() string {
 func (*OpenSessionReply) ProtoMessage() {}
 
 func (x *OpenSessionReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[32]
+	mi := &file_rank_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2319,7 +2407,7 @@ func (x *OpenSessionReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenSessionReply.ProtoReflect.Descriptor instead.
 func (*OpenSessionReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{32}
+	return file_rank_proto_rawDescGZIP(), []int{34}
 }
 
 type CloseSessionRequest struct {
@@ -2331,7 +2419,7 @@ type CloseSessionRequest struct {
 
 func (x *CloseSessionRequest) Reset() {
 	*x = CloseSessionRequest{}
-	mi := &file_rank_proto_msgTypes[33]
+	mi := &file_rank_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2343,7 +2431,7 @@ func (x *CloseSessionRequest) String() string {
 func (*CloseSessionRequest) ProtoMessage() {}
 
 func (x *CloseSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[33]
+	mi := &file_rank_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2356,7 +2444,7 @@ func (x *CloseSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseSessionRequest.ProtoReflect.Descriptor instead.
 func (*CloseSessionRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{33}
+	return file_rank_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *CloseSessionRequest) GetId() string {
@@ -2374,7 +2462,7 @@ type CloseSessionReply struct {
 
 func (x *CloseSessionReply) Reset() {
 	*x = CloseSessionReply{}
-	mi := &file_rank_proto_msgTypes[34]
+	mi := &file_rank_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2386,7 +2474,7 @@ func (x *CloseSessionReply) String() string {
 func (*CloseSessionReply) ProtoMessage() {}
 
 func (x *CloseSessionReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[34]
+	mi := &file_rank_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2399,7 +2487,7 @@ func (x *CloseSessionReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseSessionReply.ProtoReflect.Descriptor instead.
 func (*CloseSessionReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{34}
+	return file_rank_proto_rawDescGZIP(), []int{36}
 }
 
 // StartProfileRequest is profile.Options.
@@ -2409,13 +2497,15 @@ type StartProfileRequest struct {
 	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	Cpu           bool                   `protobuf:"varint,3,opt,name=cpu,proto3" json:"cpu,omitempty"`
 	Memory        bool                   `protobuf:"varint,4,opt,name=memory,proto3" json:"memory,omitempty"`
+	FromStep      int64                  `protobuf:"varint,5,opt,name=from_step,json=fromStep,proto3" json:"from_step,omitempty"`
+	Steps         int64                  `protobuf:"varint,6,opt,name=steps,proto3" json:"steps,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StartProfileRequest) Reset() {
 	*x = StartProfileRequest{}
-	mi := &file_rank_proto_msgTypes[35]
+	mi := &file_rank_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2427,7 +2517,7 @@ func (x *StartProfileRequest) String() string {
 func (*StartProfileRequest) ProtoMessage() {}
 
 func (x *StartProfileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[35]
+	mi := &file_rank_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2440,7 +2530,7 @@ func (x *StartProfileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartProfileRequest.ProtoReflect.Descriptor instead.
 func (*StartProfileRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{35}
+	return file_rank_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *StartProfileRequest) GetDir() string {
@@ -2471,6 +2561,20 @@ func (x *StartProfileRequest) GetMemory() bool {
 	return false
 }
 
+func (x *StartProfileRequest) GetFromStep() int64 {
+	if x != nil {
+		return x.FromStep
+	}
+	return 0
+}
+
+func (x *StartProfileRequest) GetSteps() int64 {
+	if x != nil {
+		return x.Steps
+	}
+	return 0
+}
+
 type StartProfileReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -2479,7 +2583,7 @@ type StartProfileReply struct {
 
 func (x *StartProfileReply) Reset() {
 	*x = StartProfileReply{}
-	mi := &file_rank_proto_msgTypes[36]
+	mi := &file_rank_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2491,7 +2595,7 @@ func (x *StartProfileReply) String() string {
 func (*StartProfileReply) ProtoMessage() {}
 
 func (x *StartProfileReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[36]
+	mi := &file_rank_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2504,7 +2608,7 @@ func (x *StartProfileReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartProfileReply.ProtoReflect.Descriptor instead.
 func (*StartProfileReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{36}
+	return file_rank_proto_rawDescGZIP(), []int{38}
 }
 
 type StopProfileRequest struct {
@@ -2515,7 +2619,7 @@ type StopProfileRequest struct {
 
 func (x *StopProfileRequest) Reset() {
 	*x = StopProfileRequest{}
-	mi := &file_rank_proto_msgTypes[37]
+	mi := &file_rank_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2527,7 +2631,7 @@ func (x *StopProfileRequest) String() string {
 func (*StopProfileRequest) ProtoMessage() {}
 
 func (x *StopProfileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[37]
+	mi := &file_rank_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2540,7 +2644,7 @@ func (x *StopProfileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopProfileRequest.ProtoReflect.Descriptor instead.
 func (*StopProfileRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{37}
+	return file_rank_proto_rawDescGZIP(), []int{39}
 }
 
 type StopProfileReply struct {
@@ -2552,7 +2656,7 @@ type StopProfileReply struct {
 
 func (x *StopProfileReply) Reset() {
 	*x = StopProfileReply{}
-	mi := &file_rank_proto_msgTypes[38]
+	mi := &file_rank_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2564,7 +2668,7 @@ func (x *StopProfileReply) String() string {
 func (*StopProfileReply) ProtoMessage() {}
 
 func (x *StopProfileReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[38]
+	mi := &file_rank_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2577,7 +2681,7 @@ func (x *StopProfileReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopProfileReply.ProtoReflect.Descriptor instead.
 func (*StopProfileReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{38}
+	return file_rank_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *StopProfileReply) GetFiles() []string {
@@ -2585,6 +2689,94 @@ func (x *StopProfileReply) GetFiles() []string {
 		return x.Files
 	}
 	return nil
+}
+
+type AwaitStepRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Step          int64                  `protobuf:"varint,1,opt,name=step,proto3" json:"step,omitempty"` // 0: none
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AwaitStepRequest) Reset() {
+	*x = AwaitStepRequest{}
+	mi := &file_rank_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AwaitStepRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AwaitStepRequest) ProtoMessage() {}
+
+func (x *AwaitStepRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_rank_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AwaitStepRequest.ProtoReflect.Descriptor instead.
+func (*AwaitStepRequest) Descriptor() ([]byte, []int) {
+	return file_rank_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *AwaitStepRequest) GetStep() int64 {
+	if x != nil {
+		return x.Step
+	}
+	return 0
+}
+
+type AwaitStepReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Newest        int64                  `protobuf:"varint,1,opt,name=newest,proto3" json:"newest,omitempty"` // the newest step that is over
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AwaitStepReply) Reset() {
+	*x = AwaitStepReply{}
+	mi := &file_rank_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AwaitStepReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AwaitStepReply) ProtoMessage() {}
+
+func (x *AwaitStepReply) ProtoReflect() protoreflect.Message {
+	mi := &file_rank_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AwaitStepReply.ProtoReflect.Descriptor instead.
+func (*AwaitStepReply) Descriptor() ([]byte, []int) {
+	return file_rank_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *AwaitStepReply) GetNewest() int64 {
+	if x != nil {
+		return x.Newest
+	}
+	return 0
 }
 
 type CollectRequest struct {
@@ -2595,7 +2787,7 @@ type CollectRequest struct {
 
 func (x *CollectRequest) Reset() {
 	*x = CollectRequest{}
-	mi := &file_rank_proto_msgTypes[39]
+	mi := &file_rank_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2607,7 +2799,7 @@ func (x *CollectRequest) String() string {
 func (*CollectRequest) ProtoMessage() {}
 
 func (x *CollectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[39]
+	mi := &file_rank_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2620,7 +2812,7 @@ func (x *CollectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CollectRequest.ProtoReflect.Descriptor instead.
 func (*CollectRequest) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{39}
+	return file_rank_proto_rawDescGZIP(), []int{43}
 }
 
 type CollectReply struct {
@@ -2631,7 +2823,7 @@ type CollectReply struct {
 
 func (x *CollectReply) Reset() {
 	*x = CollectReply{}
-	mi := &file_rank_proto_msgTypes[40]
+	mi := &file_rank_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2643,7 +2835,7 @@ func (x *CollectReply) String() string {
 func (*CollectReply) ProtoMessage() {}
 
 func (x *CollectReply) ProtoReflect() protoreflect.Message {
-	mi := &file_rank_proto_msgTypes[40]
+	mi := &file_rank_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2656,7 +2848,7 @@ func (x *CollectReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CollectReply.ProtoReflect.Descriptor instead.
 func (*CollectReply) Descriptor() ([]byte, []int) {
-	return file_rank_proto_rawDescGZIP(), []int{40}
+	return file_rank_proto_rawDescGZIP(), []int{44}
 }
 
 var File_rank_proto protoreflect.FileDescriptor
@@ -2846,7 +3038,14 @@ const file_rank_proto_rawDesc = "" +
 	"\x03pid\x18\x06 \x01(\x03R\x03pid\"\r\n" +
 	"\vLoadRequest\"\x1f\n" +
 	"\tLoadReply\x12\x12\n" +
-	"\x04load\x18\x01 \x01(\fR\x04load\"\x0e\n" +
+	"\x04load\x18\x01 \x01(\fR\x04load\"&\n" +
+	"\x10TimelinesRequest\x12\x12\n" +
+	"\x04rids\x18\x01 \x03(\tR\x04rids\"\xb5\x01\n" +
+	"\x0eTimelinesReply\x12K\n" +
+	"\ttimelines\x18\x01 \x03(\v2-.sluice.rank.v1.TimelinesReply.TimelinesEntryR\ttimelines\x1aV\n" +
+	"\x0eTimelinesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12.\n" +
+	"\x05value\x18\x02 \x01(\v2\x18.sluice.rank.v1.TimelineR\x05value:\x028\x01\"\x0e\n" +
 	"\fFlushRequest\"\f\n" +
 	"\n" +
 	"FlushReply\"\"\n" +
@@ -2864,29 +3063,37 @@ const file_rank_proto_rawDesc = "" +
 	"\x10OpenSessionReply\"%\n" +
 	"\x13CloseSessionRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"\x13\n" +
-	"\x11CloseSessionReply\"e\n" +
+	"\x11CloseSessionReply\"\x98\x01\n" +
 	"\x13StartProfileRequest\x12\x10\n" +
 	"\x03dir\x18\x01 \x01(\tR\x03dir\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
 	"\x03cpu\x18\x03 \x01(\bR\x03cpu\x12\x16\n" +
-	"\x06memory\x18\x04 \x01(\bR\x06memory\"\x13\n" +
+	"\x06memory\x18\x04 \x01(\bR\x06memory\x12\x1b\n" +
+	"\tfrom_step\x18\x05 \x01(\x03R\bfromStep\x12\x14\n" +
+	"\x05steps\x18\x06 \x01(\x03R\x05steps\"\x13\n" +
 	"\x11StartProfileReply\"\x14\n" +
 	"\x12StopProfileRequest\"(\n" +
 	"\x10StopProfileReply\x12\x14\n" +
-	"\x05files\x18\x01 \x03(\tR\x05files\"\x10\n" +
+	"\x05files\x18\x01 \x03(\tR\x05files\"&\n" +
+	"\x10AwaitStepRequest\x12\x12\n" +
+	"\x04step\x18\x01 \x01(\x03R\x04step\"(\n" +
+	"\x0eAwaitStepReply\x12\x16\n" +
+	"\x06newest\x18\x01 \x01(\x03R\x06newest\"\x10\n" +
 	"\x0eCollectRequest\"\x0e\n" +
-	"\fCollectReply2\xb7\x06\n" +
+	"\fCollectReply2\xd5\a\n" +
 	"\x04Rank\x12:\n" +
 	"\aConnect\x12\x14.sluice.rank.v1.Call\x1a\x15.sluice.rank.v1.Event(\x010\x01\x12>\n" +
 	"\x04Info\x12\x1b.sluice.rank.v1.InfoRequest\x1a\x19.sluice.rank.v1.InfoReply\x12>\n" +
-	"\x04Load\x12\x1b.sluice.rank.v1.LoadRequest\x1a\x19.sluice.rank.v1.LoadReply\x12A\n" +
+	"\x04Load\x12\x1b.sluice.rank.v1.LoadRequest\x1a\x19.sluice.rank.v1.LoadReply\x12M\n" +
+	"\tTimelines\x12 .sluice.rank.v1.TimelinesRequest\x1a\x1e.sluice.rank.v1.TimelinesReply\x12A\n" +
 	"\x05Flush\x12\x1c.sluice.rank.v1.FlushRequest\x1a\x1a.sluice.rank.v1.FlushReply\x12A\n" +
 	"\x05Pause\x12\x1c.sluice.rank.v1.PauseRequest\x1a\x1a.sluice.rank.v1.PauseReply\x12J\n" +
 	"\bContinue\x12\x1f.sluice.rank.v1.ContinueRequest\x1a\x1d.sluice.rank.v1.ContinueReply\x12S\n" +
 	"\vOpenSession\x12\".sluice.rank.v1.OpenSessionRequest\x1a .sluice.rank.v1.OpenSessionReply\x12V\n" +
 	"\fCloseSession\x12#.sluice.rank.v1.CloseSessionRequest\x1a!.sluice.rank.v1.CloseSessionReply\x12V\n" +
 	"\fStartProfile\x12#.sluice.rank.v1.StartProfileRequest\x1a!.sluice.rank.v1.StartProfileReply\x12S\n" +
-	"\vStopProfile\x12\".sluice.rank.v1.StopProfileRequest\x1a .sluice.rank.v1.StopProfileReply\x12G\n" +
+	"\vStopProfile\x12\".sluice.rank.v1.StopProfileRequest\x1a .sluice.rank.v1.StopProfileReply\x12M\n" +
+	"\tAwaitStep\x12 .sluice.rank.v1.AwaitStepRequest\x1a\x1e.sluice.rank.v1.AwaitStepReply\x12G\n" +
 	"\aCollect\x12\x1e.sluice.rank.v1.CollectRequest\x1a\x1c.sluice.rank.v1.CollectReplyB1Z/github.com/sluice-dev/sluice/engine/rank/rankpbb\x06proto3"
 
 var (
@@ -2901,7 +3108,7 @@ func file_rank_proto_rawDescGZIP() []byte {
 	return file_rank_proto_rawDescData
 }
 
-var file_rank_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
+var file_rank_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
 var file_rank_proto_goTypes = []any{
 	(*Call)(nil),                // 0: sluice.rank.v1.Call
 	(*Request)(nil),             // 1: sluice.rank.v1.Request
@@ -2928,22 +3135,27 @@ var file_rank_proto_goTypes = []any{
 	(*RankProcess)(nil),         // 22: sluice.rank.v1.RankProcess
 	(*LoadRequest)(nil),         // 23: sluice.rank.v1.LoadRequest
 	(*LoadReply)(nil),           // 24: sluice.rank.v1.LoadReply
-	(*FlushRequest)(nil),        // 25: sluice.rank.v1.FlushRequest
-	(*FlushReply)(nil),          // 26: sluice.rank.v1.FlushReply
-	(*PauseRequest)(nil),        // 27: sluice.rank.v1.PauseRequest
-	(*PauseReply)(nil),          // 28: sluice.rank.v1.PauseReply
-	(*ContinueRequest)(nil),     // 29: sluice.rank.v1.ContinueRequest
-	(*ContinueReply)(nil),       // 30: sluice.rank.v1.ContinueReply
-	(*OpenSessionRequest)(nil),  // 31: sluice.rank.v1.OpenSessionRequest
-	(*OpenSessionReply)(nil),    // 32: sluice.rank.v1.OpenSessionReply
-	(*CloseSessionRequest)(nil), // 33: sluice.rank.v1.CloseSessionRequest
-	(*CloseSessionReply)(nil),   // 34: sluice.rank.v1.CloseSessionReply
-	(*StartProfileRequest)(nil), // 35: sluice.rank.v1.StartProfileRequest
-	(*StartProfileReply)(nil),   // 36: sluice.rank.v1.StartProfileReply
-	(*StopProfileRequest)(nil),  // 37: sluice.rank.v1.StopProfileRequest
-	(*StopProfileReply)(nil),    // 38: sluice.rank.v1.StopProfileReply
-	(*CollectRequest)(nil),      // 39: sluice.rank.v1.CollectRequest
-	(*CollectReply)(nil),        // 40: sluice.rank.v1.CollectReply
+	(*TimelinesRequest)(nil),    // 25: sluice.rank.v1.TimelinesRequest
+	(*TimelinesReply)(nil),      // 26: sluice.rank.v1.TimelinesReply
+	(*FlushRequest)(nil),        // 27: sluice.rank.v1.FlushRequest
+	(*FlushReply)(nil),          // 28: sluice.rank.v1.FlushReply
+	(*PauseRequest)(nil),        // 29: sluice.rank.v1.PauseRequest
+	(*PauseReply)(nil),          // 30: sluice.rank.v1.PauseReply
+	(*ContinueRequest)(nil),     // 31: sluice.rank.v1.ContinueRequest
+	(*ContinueReply)(nil),       // 32: sluice.rank.v1.ContinueReply
+	(*OpenSessionRequest)(nil),  // 33: sluice.rank.v1.OpenSessionRequest
+	(*OpenSessionReply)(nil),    // 34: sluice.rank.v1.OpenSessionReply
+	(*CloseSessionRequest)(nil), // 35: sluice.rank.v1.CloseSessionRequest
+	(*CloseSessionReply)(nil),   // 36: sluice.rank.v1.CloseSessionReply
+	(*StartProfileRequest)(nil), // 37: sluice.rank.v1.StartProfileRequest
+	(*StartProfileReply)(nil),   // 38: sluice.rank.v1.StartProfileReply
+	(*StopProfileRequest)(nil),  // 39: sluice.rank.v1.StopProfileRequest
+	(*StopProfileReply)(nil),    // 40: sluice.rank.v1.StopProfileReply
+	(*AwaitStepRequest)(nil),    // 41: sluice.rank.v1.AwaitStepRequest
+	(*AwaitStepReply)(nil),      // 42: sluice.rank.v1.AwaitStepReply
+	(*CollectRequest)(nil),      // 43: sluice.rank.v1.CollectRequest
+	(*CollectReply)(nil),        // 44: sluice.rank.v1.CollectReply
+	nil,                         // 45: sluice.rank.v1.TimelinesReply.TimelinesEntry
 }
 var file_rank_proto_depIdxs = []int32{
 	1,  // 0: sluice.rank.v1.Call.submit:type_name -> sluice.rank.v1.Request
@@ -2967,33 +3179,39 @@ var file_rank_proto_depIdxs = []int32{
 	18, // 18: sluice.rank.v1.Timeline.transfer:type_name -> sluice.rank.v1.Transfer
 	22, // 19: sluice.rank.v1.InfoReply.ranks:type_name -> sluice.rank.v1.RankProcess
 	21, // 20: sluice.rank.v1.InfoReply.startup:type_name -> sluice.rank.v1.Startup
-	0,  // 21: sluice.rank.v1.Rank.Connect:input_type -> sluice.rank.v1.Call
-	19, // 22: sluice.rank.v1.Rank.Info:input_type -> sluice.rank.v1.InfoRequest
-	23, // 23: sluice.rank.v1.Rank.Load:input_type -> sluice.rank.v1.LoadRequest
-	25, // 24: sluice.rank.v1.Rank.Flush:input_type -> sluice.rank.v1.FlushRequest
-	27, // 25: sluice.rank.v1.Rank.Pause:input_type -> sluice.rank.v1.PauseRequest
-	29, // 26: sluice.rank.v1.Rank.Continue:input_type -> sluice.rank.v1.ContinueRequest
-	31, // 27: sluice.rank.v1.Rank.OpenSession:input_type -> sluice.rank.v1.OpenSessionRequest
-	33, // 28: sluice.rank.v1.Rank.CloseSession:input_type -> sluice.rank.v1.CloseSessionRequest
-	35, // 29: sluice.rank.v1.Rank.StartProfile:input_type -> sluice.rank.v1.StartProfileRequest
-	37, // 30: sluice.rank.v1.Rank.StopProfile:input_type -> sluice.rank.v1.StopProfileRequest
-	39, // 31: sluice.rank.v1.Rank.Collect:input_type -> sluice.rank.v1.CollectRequest
-	10, // 32: sluice.rank.v1.Rank.Connect:output_type -> sluice.rank.v1.Event
-	20, // 33: sluice.rank.v1.Rank.Info:output_type -> sluice.rank.v1.InfoReply
-	24, // 34: sluice.rank.v1.Rank.Load:output_type -> sluice.rank.v1.LoadReply
-	26, // 35: sluice.rank.v1.Rank.Flush:output_type -> sluice.rank.v1.FlushReply
-	28, // 36: sluice.rank.v1.Rank.Pause:output_type -> sluice.rank.v1.PauseReply
-	30, // 37: sluice.rank.v1.Rank.Continue:output_type -> sluice.rank.v1.ContinueReply
-	32, // 38: sluice.rank.v1.Rank.OpenSession:output_type -> sluice.rank.v1.OpenSessionReply
-	34, // 39: sluice.rank.v1.Rank.CloseSession:output_type -> sluice.rank.v1.CloseSessionReply
-	36, // 40: sluice.rank.v1.Rank.StartProfile:output_type -> sluice.rank.v1.StartProfileReply
-	38, // 41: sluice.rank.v1.Rank.StopProfile:output_type -> sluice.rank.v1.StopProfileReply
-	40, // 42: sluice.rank.v1.Rank.Collect:output_type -> sluice.rank.v1.CollectReply
-	32, // [32:43] is the sub-list for method output_type
-	21, // [21:32] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	45, // 21: sluice.rank.v1.TimelinesReply.timelines:type_name -> sluice.rank.v1.TimelinesReply.TimelinesEntry
+	15, // 22: sluice.rank.v1.TimelinesReply.TimelinesEntry.value:type_name -> sluice.rank.v1.Timeline
+	0,  // 23: sluice.rank.v1.Rank.Connect:input_type -> sluice.rank.v1.Call
+	19, // 24: sluice.rank.v1.Rank.Info:input_type -> sluice.rank.v1.InfoRequest
+	23, // 25: sluice.rank.v1.Rank.Load:input_type -> sluice.rank.v1.LoadRequest
+	25, // 26: sluice.rank.v1.Rank.Timelines:input_type -> sluice.rank.v1.TimelinesRequest
+	27, // 27: sluice.rank.v1.Rank.Flush:input_type -> sluice.rank.v1.FlushRequest
+	29, // 28: sluice.rank.v1.Rank.Pause:input_type -> sluice.rank.v1.PauseRequest
+	31, // 29: sluice.rank.v1.Rank.Continue:input_type -> sluice.rank.v1.ContinueRequest
+	33, // 30: sluice.rank.v1.Rank.OpenSession:input_type -> sluice.rank.v1.OpenSessionRequest
+	35, // 31: sluice.rank.v1.Rank.CloseSession:input_type -> sluice.rank.v1.CloseSessionRequest
+	37, // 32: sluice.rank.v1.Rank.StartProfile:input_type -> sluice.rank.v1.StartProfileRequest
+	39, // 33: sluice.rank.v1.Rank.StopProfile:input_type -> sluice.rank.v1.StopProfileRequest
+	41, // 34: sluice.rank.v1.Rank.AwaitStep:input_type -> sluice.rank.v1.AwaitStepRequest
+	43, // 35: sluice.rank.v1.Rank.Collect:input_type -> sluice.rank.v1.CollectRequest
+	10, // 36: sluice.rank.v1.Rank.Connect:output_type -> sluice.rank.v1.Event
+	20, // 37: sluice.rank.v1.Rank.Info:output_type -> sluice.rank.v1.InfoReply
+	24, // 38: sluice.rank.v1.Rank.Load:output_type -> sluice.rank.v1.LoadReply
+	26, // 39: sluice.rank.v1.Rank.Timelines:output_type -> sluice.rank.v1.TimelinesReply
+	28, // 40: sluice.rank.v1.Rank.Flush:output_type -> sluice.rank.v1.FlushReply
+	30, // 41: sluice.rank.v1.Rank.Pause:output_type -> sluice.rank.v1.PauseReply
+	32, // 42: sluice.rank.v1.Rank.Continue:output_type -> sluice.rank.v1.ContinueReply
+	34, // 43: sluice.rank.v1.Rank.OpenSession:output_type -> sluice.rank.v1.OpenSessionReply
+	36, // 44: sluice.rank.v1.Rank.CloseSession:output_type -> sluice.rank.v1.CloseSessionReply
+	38, // 45: sluice.rank.v1.Rank.StartProfile:output_type -> sluice.rank.v1.StartProfileReply
+	40, // 46: sluice.rank.v1.Rank.StopProfile:output_type -> sluice.rank.v1.StopProfileReply
+	42, // 47: sluice.rank.v1.Rank.AwaitStep:output_type -> sluice.rank.v1.AwaitStepReply
+	44, // 48: sluice.rank.v1.Rank.Collect:output_type -> sluice.rank.v1.CollectReply
+	36, // [36:49] is the sub-list for method output_type
+	23, // [23:36] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_rank_proto_init() }
@@ -3017,7 +3235,7 @@ func file_rank_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_rank_proto_rawDesc), len(file_rank_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   41,
+			NumMessages:   46,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -25,6 +25,7 @@ const (
 	Rank_Connect_FullMethodName      = "/sluice.rank.v1.Rank/Connect"
 	Rank_Info_FullMethodName         = "/sluice.rank.v1.Rank/Info"
 	Rank_Load_FullMethodName         = "/sluice.rank.v1.Rank/Load"
+	Rank_Timelines_FullMethodName    = "/sluice.rank.v1.Rank/Timelines"
 	Rank_Flush_FullMethodName        = "/sluice.rank.v1.Rank/Flush"
 	Rank_Pause_FullMethodName        = "/sluice.rank.v1.Rank/Pause"
 	Rank_Continue_FullMethodName     = "/sluice.rank.v1.Rank/Continue"
@@ -32,6 +33,7 @@ const (
 	Rank_CloseSession_FullMethodName = "/sluice.rank.v1.Rank/CloseSession"
 	Rank_StartProfile_FullMethodName = "/sluice.rank.v1.Rank/StartProfile"
 	Rank_StopProfile_FullMethodName  = "/sluice.rank.v1.Rank/StopProfile"
+	Rank_AwaitStep_FullMethodName    = "/sluice.rank.v1.Rank/AwaitStep"
 	Rank_Collect_FullMethodName      = "/sluice.rank.v1.Rank/Collect"
 )
 
@@ -46,6 +48,8 @@ type RankClient interface {
 	Info(ctx context.Context, in *InfoRequest, opts ...grpc.CallOption) (*InfoReply, error)
 	// Load tells the load at this moment.
 	Load(ctx context.Context, in *LoadRequest, opts ...grpc.CallOption) (*LoadReply, error)
+	// Timelines tells how far requests have come that live; others are left out.
+	Timelines(ctx context.Context, in *TimelinesRequest, opts ...grpc.CallOption) (*TimelinesReply, error)
 	// Flush empties the prefix cache; FAILED_PRECONDITION while the rank isn't idle.
 	Flush(ctx context.Context, in *FlushRequest, opts ...grpc.CallOption) (*FlushReply, error)
 	// Pause stops computing until Continue; INVALID_ARGUMENT for a mode that does not exist.
@@ -60,6 +64,8 @@ type RankClient interface {
 	StartProfile(ctx context.Context, in *StartProfileRequest, opts ...grpc.CallOption) (*StartProfileReply, error)
 	// StopProfile ends it and tells its files; FAILED_PRECONDITION when none runs.
 	StopProfile(ctx context.Context, in *StopProfileRequest, opts ...grpc.CallOption) (*StopProfileReply, error)
+	// AwaitStep waits until a step is over; UNAVAILABLE when the scheduler ends before.
+	AwaitStep(ctx context.Context, in *AwaitStepRequest, opts ...grpc.CallOption) (*AwaitStepReply, error)
 	// Collect collects garbage now.
 	Collect(ctx context.Context, in *CollectRequest, opts ...grpc.CallOption) (*CollectReply, error)
 }
@@ -99,6 +105,16 @@ func (c *rankClient) Load(ctx context.Context, in *LoadRequest, opts ...grpc.Cal
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(LoadReply)
 	err := c.cc.Invoke(ctx, Rank_Load_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *rankClient) Timelines(ctx context.Context, in *TimelinesRequest, opts ...grpc.CallOption) (*TimelinesReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(TimelinesReply)
+	err := c.cc.Invoke(ctx, Rank_Timelines_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -175,6 +191,16 @@ func (c *rankClient) StopProfile(ctx context.Context, in *StopProfileRequest, op
 	return out, nil
 }
 
+func (c *rankClient) AwaitStep(ctx context.Context, in *AwaitStepRequest, opts ...grpc.CallOption) (*AwaitStepReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AwaitStepReply)
+	err := c.cc.Invoke(ctx, Rank_AwaitStep_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *rankClient) Collect(ctx context.Context, in *CollectRequest, opts ...grpc.CallOption) (*CollectReply, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(CollectReply)
@@ -196,6 +222,8 @@ type RankServer interface {
 	Info(context.Context, *InfoRequest) (*InfoReply, error)
 	// Load tells the load at this moment.
 	Load(context.Context, *LoadRequest) (*LoadReply, error)
+	// Timelines tells how far requests have come that live; others are left out.
+	Timelines(context.Context, *TimelinesRequest) (*TimelinesReply, error)
 	// Flush empties the prefix cache; FAILED_PRECONDITION while the rank isn't idle.
 	Flush(context.Context, *FlushRequest) (*FlushReply, error)
 	// Pause stops computing until Continue; INVALID_ARGUMENT for a mode that does not exist.
@@ -210,6 +238,8 @@ type RankServer interface {
 	StartProfile(context.Context, *StartProfileRequest) (*StartProfileReply, error)
 	// StopProfile ends it and tells its files; FAILED_PRECONDITION when none runs.
 	StopProfile(context.Context, *StopProfileRequest) (*StopProfileReply, error)
+	// AwaitStep waits until a step is over; UNAVAILABLE when the scheduler ends before.
+	AwaitStep(context.Context, *AwaitStepRequest) (*AwaitStepReply, error)
 	// Collect collects garbage now.
 	Collect(context.Context, *CollectRequest) (*CollectReply, error)
 	mustEmbedUnimplementedRankServer()
@@ -231,6 +261,9 @@ func (UnimplementedRankServer) Info(context.Context, *InfoRequest) (*InfoReply, 
 func (UnimplementedRankServer) Load(context.Context, *LoadRequest) (*LoadReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Load not implemented")
 }
+func (UnimplementedRankServer) Timelines(context.Context, *TimelinesRequest) (*TimelinesReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method Timelines not implemented")
+}
 func (UnimplementedRankServer) Flush(context.Context, *FlushRequest) (*FlushReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Flush not implemented")
 }
@@ -251,6 +284,9 @@ func (UnimplementedRankServer) StartProfile(context.Context, *StartProfileReques
 }
 func (UnimplementedRankServer) StopProfile(context.Context, *StopProfileRequest) (*StopProfileReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method StopProfile not implemented")
+}
+func (UnimplementedRankServer) AwaitStep(context.Context, *AwaitStepRequest) (*AwaitStepReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method AwaitStep not implemented")
 }
 func (UnimplementedRankServer) Collect(context.Context, *CollectRequest) (*CollectReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Collect not implemented")
@@ -315,6 +351,24 @@ func _Rank_Load_Handler(srv interface{}, ctx context.Context, dec func(interface
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(RankServer).Load(ctx, req.(*LoadRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Rank_Timelines_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(TimelinesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RankServer).Timelines(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Rank_Timelines_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RankServer).Timelines(ctx, req.(*TimelinesRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -445,6 +499,24 @@ func _Rank_StopProfile_Handler(srv interface{}, ctx context.Context, dec func(in
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Rank_AwaitStep_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AwaitStepRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RankServer).AwaitStep(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Rank_AwaitStep_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RankServer).AwaitStep(ctx, req.(*AwaitStepRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Rank_Collect_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(CollectRequest)
 	if err := dec(in); err != nil {
@@ -479,6 +551,10 @@ var Rank_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _Rank_Load_Handler,
 		},
 		{
+			MethodName: "Timelines",
+			Handler:    _Rank_Timelines_Handler,
+		},
+		{
 			MethodName: "Flush",
 			Handler:    _Rank_Flush_Handler,
 		},
@@ -505,6 +581,10 @@ var Rank_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "StopProfile",
 			Handler:    _Rank_StopProfile_Handler,
+		},
+		{
+			MethodName: "AwaitStep",
+			Handler:    _Rank_AwaitStep_Handler,
 		},
 		{
 			MethodName: "Collect",
