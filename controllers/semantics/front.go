@@ -78,6 +78,7 @@ func loadNumbers() []Number {
 		with(field("utilization", Gauge, "ratio", decoding(), Mean), func(n *Number) { n.Sentinel = MinusOneOnPrefill }),
 		field("total_prefill_uncached_tokens", Counter, "tokens", prefilling(), Sum),
 		field("total_prefill_busy_us", Counter, "microseconds", prefilling(), Sum),
+		field("total_generated_tokens", Counter, "tokens", all(), Sum),
 
 		with(field("memory.weight_gb", Gauge, "GiB", all(), Sum), func(n *Number) { n.WhenIdle = Constant }),
 		with(field("memory.kv_cache_gb", Gauge, "GiB", all(), Sum), func(n *Number) { n.WhenIdle = Constant }),

@@ -32,6 +32,7 @@ type Load struct {
 	Utilization           float64 `json:"utilization"`    // 4 decimals, -1 on a prefill engine
 	TotalPrefillUncached  int64   `json:"total_prefill_uncached_tokens"`
 	TotalPrefillBusyMicro int64   `json:"total_prefill_busy_us"`
+	TotalGenerated        int64   `json:"total_generated_tokens"` // sampled here: on a prefill engine the first of each answer, on a decode engine the others
 
 	Memory         *Memory         `json:"memory,omitempty"`
 	Disaggregation *Disaggregation `json:"disaggregation,omitempty"`

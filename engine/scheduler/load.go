@@ -57,6 +57,7 @@ func (s *Scheduler) publishLoad(now ledger.Instant) {
 		Utilization:           round(s.utilization(round(usage, 2)), 4),
 		TotalPrefillUncached:  s.steps.prefillTokens,
 		TotalPrefillBusyMicro: s.steps.prefillNanos / int64(time.Microsecond),
+		TotalGenerated:        s.steps.generatedTokens,
 		Memory: &loads.Memory{
 			WeightGB:      round(float64(s.cfg.WeightBytes)/(1<<30), 3),
 			KVCacheGB:     round(float64(s.cfg.KVBytes)/(1<<30), 3),

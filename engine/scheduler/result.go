@@ -36,6 +36,7 @@ func (s *Scheduler) process(st *launched) {
 		q.tokens = append(q.tokens, st.sampled[at].Token)
 		q.logprobs.takeToken(st.sampled[at])
 		s.digest.note(notedToken, uint64(q.arrival), uint64(uint32(st.sampled[at].Token)))
+		s.steps.generatedTokens++
 		switch {
 		case i.decode:
 			st.decoded++

@@ -71,16 +71,18 @@ type counters struct {
 	prefilled     bool  // the last launched batch was a prefill batch
 	prefillTokens int64 // computed prompt tokens
 	prefillNanos  int64 // time in prefill batches
-	lastTransfer  report.KVTransfer
-	decodedSince  int            // tokens since the last decode report
-	lastDecode    ledger.Instant // of the last decode report, at first the start
-	retractedReqs int            // of the last retraction, 0 after a report
-	lastReport    ledger.Instant
-	throughput    float64 // tokens per second of the last decode report
-	hitRate       float64 // of the last step with chunks: tokens found in the cache over all that were looked for
-	sumSeqLens    int     // tokens with KV of the sequences in the batch of the last decode report
-	routing       routing // keys at the last decode report at which every running request had one
-	occupancy     occupancy
+	// generatedTokens were sampled here: on a prefill rank the first of each answer, on a decode rank the others.
+	generatedTokens int64
+	lastTransfer    report.KVTransfer
+	decodedSince    int            // tokens since the last decode report
+	lastDecode      ledger.Instant // of the last decode report, at first the start
+	retractedReqs   int            // of the last retraction, 0 after a report
+	lastReport      ledger.Instant
+	throughput      float64 // tokens per second of the last decode report
+	hitRate         float64 // of the last step with chunks: tokens found in the cache over all that were looked for
+	sumSeqLens      int     // tokens with KV of the sequences in the batch of the last decode report
+	routing         routing // keys at the last decode report at which every running request had one
+	occupancy       occupancy
 }
 
 // New returns a scheduler that has not started.

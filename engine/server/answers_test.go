@@ -130,7 +130,7 @@ data: [DONE]`,
 			want: `{"timestamp":"2023-11-14T22:13:20Z","version":"dev","accelerator":"cpu-amd64","num_accelerators":1,"loads":[{"timestamp":0,"dp_rank":0,"num_running_reqs":1,
 			"num_waiting_reqs":2,"num_waiting_uncached_tokens":0,"num_used_tokens":0,"num_total_tokens":0,"num_active_tokens":0,"max_total_num_tokens":96,
 			"max_running_requests":0,"token_usage":0,"gen_throughput":0,"cache_hit_rate":0,"utilization":0.25,"total_prefill_uncached_tokens":0,
-			"total_prefill_busy_us":0,"queues":{"waiting":2,"grammar":0,"paused":0,"retracted":0,"prealloc_ready":0}}]}`,
+			"total_prefill_busy_us":0,"total_generated_tokens":0,"queues":{"waiting":2,"grammar":0,"paused":0,"retracted":0,"prealloc_ready":0}}]}`,
 		},
 		{
 			name: "get_load", reason: "the deprecated form",

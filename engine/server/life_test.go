@@ -413,7 +413,7 @@ func TestLoadsExposition(t *testing.T) {
 	b := newBench(t, func(_ *Config, r *scriptedRank) {
 		r.load = loads.Load{
 			DPRank: 3, NumRunningReqs: 1, NumWaitingReqs: 2, NumWaitingUncached: 4, NumUsedTokens: 5, NumTotalTokens: 6, NumActiveTokens: 7, MaxTotalNumTokens: 8,
-			MaxRunningRequests: 9, TokenUsage: 0.1, GenThroughput: 0.11, CacheHitRate: 0.12, Utilization: -1, TotalPrefillUncached: 14, TotalPrefillBusyMicro: 15,
+			MaxRunningRequests: 9, TokenUsage: 0.1, GenThroughput: 0.11, CacheHitRate: 0.12, Utilization: -1, TotalPrefillUncached: 14, TotalPrefillBusyMicro: 15, TotalGenerated: 21,
 			Queues: &loads.Queues{Waiting: 16, Grammar: 17, Paused: 18, Retracted: 19, PreallocReady: 20}, Memory: &loads.Memory{},
 		}
 	})
@@ -421,7 +421,7 @@ func TestLoadsExposition(t *testing.T) {
 	for _, f := range []struct{ name, value string }{
 		{"num_running_reqs", "1"}, {"num_waiting_reqs", "2"}, {"num_waiting_uncached_tokens", "4"}, {"num_used_tokens", "5"}, {"num_total_tokens", "6"},
 		{"num_active_tokens", "7"}, {"max_total_num_tokens", "8"}, {"max_running_requests", "9"}, {"token_usage", "0.1"}, {"gen_throughput", "0.11"},
-		{"cache_hit_rate", "0.12"}, {"utilization", "-1"}, {"total_prefill_uncached_tokens", "14"}, {"total_prefill_busy_us", "15"},
+		{"cache_hit_rate", "0.12"}, {"utilization", "-1"}, {"total_prefill_uncached_tokens", "14"}, {"total_prefill_busy_us", "15"}, {"total_generated_tokens", "21"},
 		{"queues_waiting", "16"}, {"queues_grammar", "17"}, {"queues_paused", "18"}, {"queues_retracted", "19"}, {"queues_prealloc_ready", "20"},
 	} {
 		fmt.Fprintf(&want, "# TYPE sglang_%[1]s gauge\nsglang_%[1]s{dp_rank=\"3\"} %[2]s\n", f.name, f.value)

@@ -183,6 +183,7 @@ func loadFields() []loadField {
 		coreField("utilization", func(l loads.Load) float64 { return l.Utilization }),
 		coreField("total_prefill_uncached_tokens", func(l loads.Load) float64 { return float64(l.TotalPrefillUncached) }),
 		coreField("total_prefill_busy_us", func(l loads.Load) float64 { return float64(l.TotalPrefillBusyMicro) }),
+		coreField("total_generated_tokens", func(l loads.Load) float64 { return float64(l.TotalGenerated) }),
 		memoryField("weight_gb", func(m *loads.Memory) float64 { return m.WeightGB }),
 		memoryField("kv_cache_gb", func(m *loads.Memory) float64 { return m.KVCacheGB }),
 		memoryField("graph_gb", func(m *loads.Memory) float64 { return m.GraphGB }),
