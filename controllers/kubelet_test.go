@@ -43,9 +43,10 @@ type fakeEngine struct {
 	role   v1alpha1.Role
 	data   int32 // DP ranks
 
-	mu      sync.Mutex
-	running int
-	polls   int
+	mu        sync.Mutex
+	running   int
+	generated int64
+	polls     int
 }
 
 // addresses gives each engine of all tests its own address in 127.0.0.0/8.
@@ -158,7 +159,7 @@ func (e *fakeEngine) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	e.mu.Lock()
 	e.polls++
 	load := loads.Load{
-		NumRunningReqs: e.running, MaxRunningRequests: 10, MaxTotalNumTokens: 1000, Utilization: float64(e.running) / 10,
+		NumRunningReqs: e.running, MaxRunningRequests: 10, MaxTotalNumTokens: 1000, Utilization: float64(e.running) / 10, TotalGenerated: e.generated,
 		Disaggregation: &loads.Disaggregation{Mode: e.role.EngineType()}, Queues: &loads.Queues{},
 	}
 	e.mu.Unlock()
@@ -168,7 +169,7 @@ func (e *fakeEngine) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	all := []loads.Load{load}
 	for rank := 1; rank < int(e.data); rank++ {
 		idle := load
-		idle.DPRank, idle.NumRunningReqs, idle.Utilization = rank, 0, min(0, load.Utilization)
+		idle.DPRank, idle.NumRunningReqs, idle.Utilization, idle.TotalGenerated = rank, 0, min(0, load.Utilization), 0
 		all = append(all, idle)
 	}
 	_ = json.NewEncoder(w).Encode(loads.Response{Timestamp: time.Now().UTC(), Version: "test", NumAccelerators: 1, Loads: all})
@@ -199,6 +200,20 @@ func (k *kubelet) setRunning(pod *corev1.Pod, running int) {
 	engine.mu.Lock()
 	defer engine.mu.Unlock()
 	engine.running = running
+}
+
+// generate makes the engine of a pod tell that it generated so many more tokens.
+func (k *kubelet) generate(pod *corev1.Pod, tokens int64) {
+	k.t.Helper()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	engine := k.engines[pod.UID]
+	if engine == nil {
+		k.t.Fatalf("pod %s has no engine", pod.Name)
+	}
+	engine.mu.Lock()
+	defer engine.mu.Unlock()
+	engine.generated += tokens
 }
 
 // setHold says which pods do not become ready from now on.

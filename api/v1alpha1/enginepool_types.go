@@ -15,8 +15,21 @@ import (
 // +kubebuilder:printcolumn:name="Demand",type=integer,JSONPath=`.spec.replicas`
 // +kubebuilder:printcolumn:name="Allocated",type=integer,JSONPath=`.status.allocated`
 // +kubebuilder:printcolumn:name="Ready",type=integer,JSONPath=`.status.readyReplicas`
+// +kubebuilder:printcolumn:name="Running",type=integer,JSONPath=`.status.load.runningRequests`
+// +kubebuilder:printcolumn:name="Waiting",type=integer,JSONPath=`.status.load.waitingRequests`
 // +kubebuilder:printcolumn:name="Utilization",type=string,JSONPath=`.status.load.utilization.mean`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Updated",type=integer,priority=1,JSONPath=`.status.updatedReplicas`
+// +kubebuilder:printcolumn:name="Draining",type=integer,priority=1,JSONPath=`.status.drainingReplicas`
+// +kubebuilder:printcolumn:name="Ranks",type=integer,priority=1,JSONPath=`.status.load.ranks`
+// +kubebuilder:printcolumn:name="KV",type=string,priority=1,JSONPath=`.status.load.tokenUsage.mean`,description="KV memory in use, the mean over the ranks."
+// +kubebuilder:printcolumn:name="Hits",type=string,priority=1,JSONPath=`.status.load.cacheHitRate.mean`,description="Share of prompt tokens found in the prefix cache."
+// +kubebuilder:printcolumn:name="Tokens/s",type=string,priority=1,JSONPath=`.status.load.genThroughput`
+// +kubebuilder:printcolumn:name="Busiest",type=string,priority=1,JSONPath=`.status.load.mostLoaded`
+// +kubebuilder:printcolumn:name="Slowest",type=string,priority=1,JSONPath=`.status.load.slowest.at`
+// +kubebuilder:printcolumn:name="Devices",type=integer,priority=1,JSONPath=`.status.cost.devices`
+// +kubebuilder:printcolumn:name="Device-s/1k",type=string,priority=1,JSONPath=`.status.cost.deviceSecondsPer1kTokens`,description="Device-seconds per thousand tokens."
+// +kubebuilder:printcolumn:name="Metrics",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="MetricsFlowing")].status`
 type EnginePool struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -117,6 +130,22 @@ type EnginePoolStatus struct {
 	// +optional
 	Load *PoolLoad `json:"load,omitempty"`
 
+	// Ranks are the pool's busiest DP ranks, the busiest first.
+	// +optional
+	// +listType=map
+	// +listMapKey=pod
+	// +listMapKey=dpRank
+	// +kubebuilder:validation:MaxItems=64
+	Ranks []RankLoad `json:"ranks,omitempty"`
+
+	// MoreRanks is how many ranks with a fresh sample are not in Ranks.
+	// +optional
+	MoreRanks int32 `json:"moreRanks,omitempty"`
+
+	// Cost is what the pool took and gave, absent until it had a pod.
+	// +optional
+	Cost *PoolCost `json:"cost,omitempty"`
+
 	// LastDecision is the newest change of the replica set, with its numbers.
 	// +optional
 	LastDecision *Decision `json:"lastDecision,omitempty"`
@@ -133,51 +162,4 @@ type Decision struct {
 	Time   metav1.Time `json:"time"`
 	Action string      `json:"action"` // ScaleOut, ScaleIn, Replace, RollOut or Undrain
 	Reason string      `json:"reason"` // "demand 3, allocated 1, budget none: create replicas 1 and 2"
-}
-
-// PoolLoad is the load of a pool's ranks at one time. Ratios are decimal strings with two digits, so that equal loads
-// compare equal.
-type PoolLoad struct {
-	// Utilization over the ranks; absent on a pool that reports none (prefill).
-	// +optional
-	Utilization *Spread `json:"utilization,omitempty"`
-	// TokenUsage over the ranks: locked KV tokens over capacity.
-	// +optional
-	TokenUsage *Spread `json:"tokenUsage,omitempty"`
-
-	RunningRequests int64 `json:"runningRequests"` // over all ranks
-	WaitingRequests int64 `json:"waitingRequests"` // scheduler waiting queues
-
-	// PD queues, present by role.
-	// +optional
-	PrefillBootstrapQueue *int64 `json:"prefillBootstrapQueue,omitempty"`
-	// +optional
-	PrefillInflightQueue *int64 `json:"prefillInflightQueue,omitempty"`
-	// +optional
-	DecodePreallocQueue *int64 `json:"decodePreallocQueue,omitempty"`
-	// +optional
-	DecodeTransferQueue *int64 `json:"decodeTransferQueue,omitempty"`
-	// +optional
-	DecodeRetractedQueue *int64 `json:"decodeRetractedQueue,omitempty"`
-
-	// GenThroughput is generated tokens per second over all ranks.
-	GenThroughput string `json:"genThroughput"`
-
-	// Ranks is how many ranks the numbers come from, ExpectedRanks how many the plan expects.
-	Ranks         int32 `json:"ranks"`
-	ExpectedRanks int32 `json:"expectedRanks"`
-
-	// SampleTime is the time of the oldest sample in these numbers. It is not written anew while they stay the same.
-	// +optional
-	SampleTime *metav1.Time `json:"sampleTime,omitempty"`
-}
-
-// Spread is the distribution of a value over ranks.
-type Spread struct {
-	Min  string `json:"min"`
-	Mean string `json:"mean"`
-	Max  string `json:"max"`
-	// MaxAt is the pod and rank that has Max: "POD/rank".
-	// +optional
-	MaxAt string `json:"maxAt,omitempty"`
 }

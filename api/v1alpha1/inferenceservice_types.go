@@ -48,6 +48,12 @@ func (r Role) EngineType() string {
 // +kubebuilder:printcolumn:name="Utilization",type=string,JSONPath=`.status.summary.utilization`
 // +kubebuilder:printcolumn:name="Tokens/s",type=string,JSONPath=`.status.summary.throughput`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="KV",type=string,priority=1,JSONPath=`.status.summary.tokenUsage`,description="KV memory in use, of the pool that uses the most."
+// +kubebuilder:printcolumn:name="Hits",type=string,priority=1,JSONPath=`.status.summary.hitRate`,description="Share of prompt tokens found in the prefix cache."
+// +kubebuilder:printcolumn:name="Device-s/1k",type=string,priority=1,JSONPath=`.status.summary.cost`,description="Device-seconds per thousand tokens, by role."
+// +kubebuilder:printcolumn:name="Metrics",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="MetricsFlowing")].status`
+// +kubebuilder:printcolumn:name="Progressing",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Progressing")].status`
+// +kubebuilder:printcolumn:name="URL",type=string,priority=1,JSONPath=`.status.url`
 type InferenceService struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -405,6 +411,9 @@ type ServiceSummary struct {
 	Queued      string `json:"queued,omitempty"`      // requests waiting in any queue of any pool
 	Utilization string `json:"utilization,omitempty"` // mean of the pools that report it, "0.42"; "-" when none
 	Throughput  string `json:"throughput,omitempty"`  // generated tokens per second over all pools
+	TokenUsage  string `json:"tokenUsage,omitempty"`  // KV memory in use, of the pool that uses the most; "-" when none tells
+	HitRate     string `json:"hitRate,omitempty"`     // share of prompt tokens found in the cache, of the pool with the most
+	Cost        string `json:"cost,omitempty"`        // device-seconds per thousand tokens by role, "prefill=0.12 decode=3.40"
 }
 
 // PoolStatus is the state of one pool within the service.
@@ -417,4 +426,8 @@ type PoolStatus struct {
 	// Load of the pool, absent when no engine has a fresh sample.
 	// +optional
 	Load *PoolLoad `json:"load,omitempty"`
+
+	// Cost is what the pool took and gave, absent until it had a pod.
+	// +optional
+	Cost *PoolCost `json:"cost,omitempty"`
 }

@@ -71,6 +71,8 @@ type Reconciler struct {
 	// unwritten is the newest decision on a pool of which the status does not tell yet: its write failed. The actions
 	// are done, so no later plan holds them.
 	unwritten map[types.NamespacedName]*v1alpha1.Decision
+	// meters count what the pools cost.
+	meters map[types.NamespacedName]*meter
 }
 
 // New makes a Reconciler that starts now.
@@ -81,6 +83,7 @@ func New(config Config) *Reconciler {
 		started:     config.Clock.Now(),
 		loadWritten: map[types.NamespacedName]time.Time{},
 		unwritten:   map[types.NamespacedName]*v1alpha1.Decision{},
+		meters:      map[types.NamespacedName]*meter{},
 	}
 }
 
@@ -168,4 +171,5 @@ func (r *Reconciler) forget(key types.NamespacedName) {
 	defer r.mu.Unlock()
 	delete(r.loadWritten, key)
 	delete(r.unwritten, key)
+	delete(r.meters, key)
 }

@@ -30,10 +30,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, step *step) (again time.Du
 	before := pool.DeepCopy()
 	now := r.Clock.Now()
 	again = r.observe(step, now)
-	loadChanged := !observe.SameLoad(before.Status.Load, pool.Status.Load)
-	if !loadChanged {
-		pool.Status.Load = before.Status.Load // its sample time alone is no change
-	}
+	keepSame(&before.Status, &pool.Status)
 	if equality.Semantic.DeepEqual(before.Status, pool.Status) {
 		return again, nil
 	}
@@ -54,6 +51,19 @@ func (r *Reconciler) writeStatus(ctx context.Context, step *step) (again time.Du
 	return again, nil
 }
 
+// keepSame leaves what tells nothing new but that time went by as it was.
+func keepSame(before, after *v1alpha1.EnginePoolStatus) {
+	if observe.SameLoad(before.Load, after.Load) {
+		after.Load = before.Load
+	}
+	if observe.SameRankLoads(before.Ranks, after.Ranks) {
+		after.Ranks = before.Ranks
+	}
+	if sameCost(before.Cost, after.Cost) {
+		after.Cost = before.Cost
+	}
+}
+
 // loadDue is how long a change of the load alone must wait.
 func (r *Reconciler) loadDue(pool *v1alpha1.EnginePool, now time.Time) time.Duration {
 	r.mu.Lock()
@@ -62,7 +72,9 @@ func (r *Reconciler) loadDue(pool *v1alpha1.EnginePool, now time.Time) time.Dura
 }
 
 func onlyLoad(a, b v1alpha1.EnginePoolStatus) bool {
-	a.Load, b.Load = nil, nil
+	for _, status := range []*v1alpha1.EnginePoolStatus{&a, &b} {
+		status.Load, status.Ranks, status.MoreRanks, status.Cost = nil, nil, 0, nil
+	}
 	return equality.Semantic.DeepEqual(a, b)
 }
 
@@ -121,6 +133,7 @@ func (r *Reconciler) observe(step *step, now time.Time) (again time.Duration) {
 	setReady(step)
 	setProgressing(step)
 	again = r.observeLoad(step, now)
+	status.Cost = r.countCost(step, now)
 	if scaling := autoscaling.ScalingActive(pool, step.hpa); scaling != nil {
 		meta.SetStatusCondition(&status.Conditions, *scaling)
 	} else {
@@ -226,6 +239,7 @@ func (r *Reconciler) observeLoad(step *step, now time.Time) (again time.Duration
 		return again
 	}
 	pool.Status.Load = load
+	pool.Status.Ranks, pool.Status.MoreRanks = observe.RankLoads(sample, pool.Spec.Role, now)
 	switch {
 	case len(expected) == 0 && young > 0:
 		setCondition(pool, v1alpha1.ConditionMetricsFlowing, metav1.ConditionUnknown, reasonNoSamplesYet, "ready engines have not been polled yet")

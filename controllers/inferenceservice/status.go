@@ -111,7 +111,7 @@ func keepLoads(before, after *v1alpha1.InferenceServiceStatus) {
 func withoutLoad(status v1alpha1.InferenceServiceStatus) v1alpha1.InferenceServiceStatus {
 	status = *status.DeepCopy()
 	for i := range status.Pools {
-		status.Pools[i].Load = nil
+		status.Pools[i].Load, status.Pools[i].Cost = nil, nil
 	}
 	if status.Summary != nil {
 		status.Summary = &v1alpha1.ServiceSummary{Replicas: status.Summary.Replicas}
@@ -147,6 +147,7 @@ func observeService(step *step) {
 			if pool := step.pool(spec.Name); pool != nil {
 				entry.ReplicaCounts = pool.Status.ReplicaCounts
 				entry.Load = pool.Status.Load.DeepCopy()
+				entry.Cost = pool.Status.Cost.DeepCopy()
 			}
 			status.Pools = append(status.Pools, entry)
 		}

@@ -101,6 +101,7 @@ type rankAnswer struct {
 	TokenUsage  *float64 `json:"token_usage"`
 	Throughput  *float64 `json:"gen_throughput"`
 	Utilization *float64 `json:"utilization"`
+	HitRate     *float64 `json:"cache_hit_rate"`
 
 	// These hold -1 where they are missing, which is no number either.
 	Uncached    *int   `json:"num_waiting_uncached_tokens"`
@@ -150,7 +151,7 @@ func parse(body []byte) ([]loads.Load, error) {
 		for _, ratio := range []struct {
 			seen *float64
 			to   *float64
-		}{{has.TokenUsage, &ranks[i].TokenUsage}, {has.Throughput, &ranks[i].GenThroughput}, {has.Utilization, &ranks[i].Utilization}} {
+		}{{has.TokenUsage, &ranks[i].TokenUsage}, {has.Throughput, &ranks[i].GenThroughput}, {has.Utilization, &ranks[i].Utilization}, {has.HitRate, &ranks[i].CacheHitRate}} {
 			*ratio.to = math.NaN()
 			if ratio.seen != nil {
 				*ratio.to = *ratio.seen

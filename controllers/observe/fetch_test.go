@@ -14,8 +14,8 @@ import (
 )
 
 func TestParse(t *testing.T) {
-	rank := `"dp_rank":0,"num_running_reqs":2,"num_waiting_reqs":1,"token_usage":0.25,"gen_throughput":12.5,"utilization":0.5`
-	want := loads.Load{NumRunningReqs: 2, NumWaitingReqs: 1, TokenUsage: 0.25, GenThroughput: 12.5, Utilization: 0.5, NumWaitingUncached: -1, TotalPrefillUncached: -1, TotalPrefillBusyMicro: -1}
+	rank := `"dp_rank":0,"num_running_reqs":2,"num_waiting_reqs":1,"token_usage":0.25,"gen_throughput":12.5,"cache_hit_rate":0.125,"utilization":0.5`
+	want := loads.Load{NumRunningReqs: 2, NumWaitingReqs: 1, TokenUsage: 0.25, GenThroughput: 12.5, CacheHitRate: 0.125, Utilization: 0.5, NumWaitingUncached: -1, TotalPrefillUncached: -1, TotalPrefillBusyMicro: -1}
 
 	for _, tc := range []struct {
 		name   string
@@ -28,9 +28,9 @@ func TestParse(t *testing.T) {
 		{name: "UnknownFields", reason: "engines may say more", body: `{"later":1,"loads":[{` + rank + `,"decode_moments":null}]}`, want: []loads.Load{want}},
 		{name: "NullUtilization", reason: "null is no number, and so not 0",
 			body: `{"loads":[{"dp_rank":0,"num_running_reqs":0,"num_waiting_reqs":0,"token_usage":null,"utilization":null}]}`,
-			want: []loads.Load{{TokenUsage: math.NaN(), GenThroughput: math.NaN(), Utilization: math.NaN(), NumWaitingUncached: -1, TotalPrefillUncached: -1, TotalPrefillBusyMicro: -1}}},
+			want: []loads.Load{{TokenUsage: math.NaN(), GenThroughput: math.NaN(), CacheHitRate: math.NaN(), Utilization: math.NaN(), NumWaitingUncached: -1, TotalPrefillUncached: -1, TotalPrefillBusyMicro: -1}}},
 		{name: "Sorted", reason: "ranks ascend whatever the engine's order",
-			body: `{"loads":[{"dp_rank":1,"num_running_reqs":0,"num_waiting_reqs":0,"token_usage":0,"gen_throughput":0,"utilization":0},{` + rank + `}]}`,
+			body: `{"loads":[{"dp_rank":1,"num_running_reqs":0,"num_waiting_reqs":0,"token_usage":0,"gen_throughput":0,"cache_hit_rate":0,"utilization":0},{` + rank + `}]}`,
 			want: []loads.Load{want, {DPRank: 1, NumWaitingUncached: -1, TotalPrefillUncached: -1, TotalPrefillBusyMicro: -1}}},
 		{name: "Empty", reason: "no body", body: ``, err: "read the answer"},
 		{name: "HTML", reason: "a proxy's page", body: `<html>`, err: "read the answer"},

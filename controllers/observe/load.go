@@ -49,6 +49,9 @@ func Load(sample PoolSample, role v1alpha1.Role, expected []Rank, now time.Time)
 		load             = &v1alpha1.PoolLoad{ExpectedRanks: int32(len(expected))}
 		utilization      spread
 		tokenUsage       spread
+		hitRate          spread
+		speeds           speeds
+		busiest          busiest
 		throughput       fixed
 		bootstrap        int64
 		inflight         int64
@@ -69,6 +72,13 @@ func Load(sample PoolSample, role v1alpha1.Role, expected []Rank, now time.Time)
 		for _, r := range pod.Ranks {
 			load.RunningRequests += int64(r.NumRunningReqs)
 			load.WaitingRequests += int64(waiting(r))
+			if q := r.Queues; q != nil {
+				load.GrammarRequests += int64(q.Grammar)
+				load.PausedRequests += int64(q.Paused)
+				if role == v1alpha1.RoleUnified {
+					load.RetractedRequests += int64(q.Retracted)
+				}
+			}
 			if n, ok := number(r.GenThroughput); ok {
 				throughput += n
 			}
@@ -87,6 +97,9 @@ func Load(sample PoolSample, role v1alpha1.Role, expected []Rank, now time.Time)
 			at := Rank{Pod: pod.Name, Rank: r.DPRank}
 			utilization.add(r.Utilization, at)
 			tokenUsage.add(r.TokenUsage, at)
+			hitRate.add(r.CacheHitRate, at)
+			speeds.add(r, at)
+			busiest.add(r, at)
 		}
 	}
 	if !anything {
@@ -95,7 +108,12 @@ func Load(sample PoolSample, role v1alpha1.Role, expected []Rank, now time.Time)
 
 	if role != v1alpha1.RolePrefill {
 		load.Utilization = utilization.api()
+		load.Slowest = speeds.api()
 	}
+	if role != v1alpha1.RoleDecode {
+		load.CacheHitRate = hitRate.api()
+	}
+	load.MostLoaded = busiest.api()
 	load.TokenUsage = tokenUsage.api()
 	load.GenThroughput = throughput.text(1)
 	switch {
@@ -130,13 +148,18 @@ func appendLoad(text []byte, l *v1alpha1.PoolLoad) []byte {
 	}
 	spread(l.Utilization)
 	spread(l.TokenUsage)
+	spread(l.CacheHitRate)
+	if l.Slowest != nil {
+		text = fmt.Appendf(text, "%s %s %s", l.Slowest.At, l.Slowest.TokensPerSecond, l.Slowest.Mean)
+	}
+	text = append(append(append(text, ';'), l.MostLoaded...), ';')
 	for _, queue := range []*int64{l.PrefillBootstrapQueue, l.PrefillInflightQueue, l.DecodePreallocQueue, l.DecodeTransferQueue, l.DecodeRetractedQueue} {
 		if queue != nil {
 			text = strconv.AppendInt(text, *queue, 10)
 		}
 		text = append(text, ';')
 	}
-	for _, count := range []int64{l.RunningRequests, l.WaitingRequests, int64(l.Ranks), int64(l.ExpectedRanks)} {
+	for _, count := range []int64{l.RunningRequests, l.WaitingRequests, int64(l.Ranks), int64(l.ExpectedRanks), l.GrammarRequests, l.PausedRequests, l.RetractedRequests} {
 		text = append(strconv.AppendInt(text, count, 10), ';')
 	}
 	return append(text, l.GenThroughput...)
@@ -203,6 +226,6 @@ func (s *spread) api() *v1alpha1.Spread {
 		Min:   s.min.text(2),
 		Mean:  mean(s.sum, s.count).text(2),
 		Max:   s.max.text(2),
-		MaxAt: s.at.Pod + "/" + strconv.Itoa(s.at.Rank),
+		MaxAt: s.at.text(),
 	}
 }

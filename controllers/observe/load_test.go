@@ -22,7 +22,7 @@ func sample(pods ...PodSample) PoolSample { return PoolSample{Pods: pods, FreshF
 
 func TestLoad(t *testing.T) {
 	prefill := loads.Load{
-		NumRunningReqs: 2, NumWaitingReqs: 12, TokenUsage: 0.5, GenThroughput: 0, Utilization: -1,
+		NumRunningReqs: 2, NumWaitingReqs: 12, TokenUsage: 0.5, GenThroughput: 0, CacheHitRate: 0.25, Utilization: -1,
 		Disaggregation: &loads.Disaggregation{Mode: "prefill", PrefillBootstrapQueueReqs: 5, PrefillInflightQueueReqs: 3},
 		Queues:         &loads.Queues{Waiting: 7},
 	}
@@ -61,6 +61,7 @@ func TestLoad(t *testing.T) {
 				TokenUsage:      &v1alpha1.Spread{Min: "0.50", Mean: "0.50", Max: "0.50", MaxAt: "p-0-0/0"},
 				RunningRequests: 2, WaitingRequests: 7,
 				PrefillBootstrapQueue: new(int64(5)), PrefillInflightQueue: new(int64(3)),
+				CacheHitRate: &v1alpha1.Spread{Min: "0.25", Mean: "0.25", Max: "0.25", MaxAt: "p-0-0/0"}, MostLoaded: "p-0-0/0",
 				GenThroughput: "0.0", Ranks: 1, ExpectedRanks: 1, SampleTime: new(metav1.NewTime(epoch)),
 			},
 		},
@@ -77,6 +78,7 @@ func TestLoad(t *testing.T) {
 				TokenUsage:      &v1alpha1.Spread{Min: "0.10", Mean: "0.40", Max: "0.90", MaxAt: "d-1-0/0"},
 				RunningRequests: 12, WaitingRequests: 9,
 				DecodePreallocQueue: new(int64(15)), DecodeTransferQueue: new(int64(18)), DecodeRetractedQueue: new(int64(6)),
+				MostLoaded:    "d-0-0/0",
 				GenThroughput: "300.1", Ranks: 3, ExpectedRanks: 3, SampleTime: new(metav1.NewTime(epoch.Add(-time.Second))),
 			},
 		},
@@ -94,6 +96,7 @@ func TestLoad(t *testing.T) {
 				TokenUsage:      &v1alpha1.Spread{Min: "0.50", Mean: "0.50", Max: "0.50", MaxAt: "d-0-0/0"},
 				RunningRequests: 4, WaitingRequests: 3,
 				DecodePreallocQueue: new(int64(5)), DecodeTransferQueue: new(int64(6)), DecodeRetractedQueue: new(int64(2)),
+				MostLoaded:    "d-0-0/0",
 				GenThroughput: "100.0", Ranks: 1, ExpectedRanks: 4, SampleTime: new(metav1.NewTime(epoch)),
 			},
 			missing: []Missing{
@@ -110,6 +113,7 @@ func TestLoad(t *testing.T) {
 			want: &v1alpha1.PoolLoad{
 				Utilization:   &v1alpha1.Spread{Min: "0.50", Mean: "0.50", Max: "0.50", MaxAt: "u-0-0/0"},
 				TokenUsage:    &v1alpha1.Spread{Min: "0.00", Mean: "0.00", Max: "0.00", MaxAt: "u-0-0/0"},
+				CacheHitRate:  &v1alpha1.Spread{Min: "0.00", Mean: "0.00", Max: "0.00", MaxAt: "u-0-0/0"},
 				GenThroughput: "0.0", Ranks: 1, ExpectedRanks: 1, SampleTime: new(metav1.NewTime(epoch.Add(-fresh))),
 			},
 		},
@@ -124,6 +128,8 @@ func TestLoad(t *testing.T) {
 			want: &v1alpha1.PoolLoad{
 				Utilization:     &v1alpha1.Spread{Min: "0.90", Mean: "0.90", Max: "0.90", MaxAt: "u-0-0/0"},
 				TokenUsage:      &v1alpha1.Spread{Min: "0.40", Mean: "0.40", Max: "0.40", MaxAt: "u-0-0/0"},
+				CacheHitRate:    &v1alpha1.Spread{Min: "0.00", Mean: "0.00", Max: "0.00", MaxAt: "u-0-0/0"},
+				MostLoaded:      "u-0-0/0",
 				RunningRequests: 4, WaitingRequests: 2, GenThroughput: "40.0", Ranks: 1, ExpectedRanks: 1,
 				SampleTime: new(metav1.NewTime(epoch)),
 			},
@@ -131,9 +137,25 @@ func TestLoad(t *testing.T) {
 		{
 			name:   "NothingIsANumber",
 			reason: "NaN and infinities leave no spread and add nothing",
-			sample: sample(PodSample{Name: "u-0-0", Taken: epoch, Ranks: []loads.Load{{Utilization: math.NaN(), TokenUsage: math.Inf(1), GenThroughput: math.NaN()}}}),
+			sample: sample(PodSample{Name: "u-0-0", Taken: epoch, Ranks: []loads.Load{{Utilization: math.NaN(), TokenUsage: math.Inf(1), GenThroughput: math.NaN(), CacheHitRate: -1}}}),
 			role:   v1alpha1.RoleUnified,
 			want:   &v1alpha1.PoolLoad{GenThroughput: "0.0", Ranks: 1, SampleTime: new(metav1.NewTime(epoch))},
+		},
+		{
+			name:   "SlowAndQueued",
+			reason: "the slowest is who gives each request the least, the most loaded who holds the most; who has no throughput yet is not slow",
+			sample: sample(PodSample{Name: "u-0-0", Taken: epoch, Ranks: []loads.Load{
+				{DPRank: 0, NumRunningReqs: 4, GenThroughput: 100, CacheHitRate: math.NaN(), TokenUsage: math.NaN(), Utilization: math.NaN()},
+				{DPRank: 1, NumRunningReqs: 2, GenThroughput: 80, NumWaitingReqs: 3, CacheHitRate: math.NaN(), TokenUsage: math.NaN(), Utilization: math.NaN(),
+					Queues: &loads.Queues{Waiting: 2, Grammar: 1, Paused: 1, Retracted: 1}},
+				{DPRank: 2, NumRunningReqs: 1, CacheHitRate: math.NaN(), TokenUsage: math.NaN(), Utilization: math.NaN()},
+			}}),
+			role: v1alpha1.RoleUnified,
+			want: &v1alpha1.PoolLoad{
+				RunningRequests: 7, WaitingRequests: 2, GrammarRequests: 1, PausedRequests: 1, RetractedRequests: 1, GenThroughput: "180.0", Ranks: 3,
+				MostLoaded: "u-0-0/1", Slowest: &v1alpha1.SlowRank{At: "u-0-0/0", TokensPerSecond: "25.0", Mean: "30.0"},
+				SampleTime: new(metav1.NewTime(epoch)),
+			},
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -115,6 +115,17 @@ func waiting(r loads.Load) int {
 	return max(0, r.NumWaitingReqs-queued(r))
 }
 
+// Tokens sums what the ranks of all samples have computed of prompts and generated since their engines started.
+func (s PoolSample) Tokens() (prompt, generated int64) {
+	for _, pod := range s.Pods {
+		for _, r := range pod.Ranks {
+			prompt += max(0, r.TotalPrefillUncached)
+			generated += max(0, r.TotalGenerated)
+		}
+	}
+	return prompt, generated
+}
+
 func sortPods(pods []PodSample) {
 	slices.SortFunc(pods, func(a, b PodSample) int { return cmp.Compare(a.Name, b.Name) })
 }

@@ -2,6 +2,7 @@ package observe
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"sync"
 	"time"
@@ -25,8 +26,8 @@ type listeners struct {
 	digests map[types.NamespacedName]string
 }
 
-// Source makes a controller reconcile an EnginePool when its rounded load, the set of its fresh ranks or the drained
-// state of one of its pods changed. Changes are coalesced twice: the poller announces a pool a few times an interval at
+// Source makes a controller reconcile an EnginePool when its rounded load or that of its ranks, its tokens, the set of its
+// fresh ranks or the drained state of one of its pods changed. Changes are coalesced twice: the poller announces a pool a few times an interval at
 // most, and the work queue holds a request once. A new queue gets every pool that has samples.
 func (s *Store) Source() source.Source {
 	return source.Func(func(ctx context.Context, q queue) error {
@@ -113,8 +114,17 @@ func (s *Store) digestLocked(pool types.NamespacedName, now time.Time) string {
 		}
 		text = append(text, '\n')
 	}
-	if load, _ := Load(sample, sample.Pods[0].Role, nil, now); load != nil {
+	role := sample.Pods[0].Role
+	if load, _ := Load(sample, role, nil, now); load != nil {
 		text = appendLoad(text, load)
 	}
+	ranks, more := RankLoads(sample, role, now)
+	for _, r := range ranks {
+		text = fmt.Appendf(text, "\n%s/%d %d %d %s %s %s %s", r.Pod, r.DPRank, r.RunningRequests, r.WaitingRequests, r.Utilization, r.TokenUsage, r.CacheHitRate, r.GenThroughput)
+	}
+	text = strconv.AppendInt(append(text, '\n'), int64(more), 10)
+	prompt, generated := sample.Tokens()
+	text = strconv.AppendInt(append(text, " tokens "...), prompt, 10)
+	text = strconv.AppendInt(append(text, ' '), generated, 10)
 	return string(text)
 }

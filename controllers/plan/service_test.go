@@ -219,25 +219,34 @@ func TestSummary(t *testing.T) {
 	pools := []v1alpha1.PoolStatus{
 		{
 			Name: "prefill", Role: v1alpha1.RolePrefill, ReplicaCounts: v1alpha1.ReplicaCounts{ReadyReplicas: 1, Allocated: 2},
-			Load: &v1alpha1.PoolLoad{RunningRequests: 3, WaitingRequests: 4, PrefillBootstrapQueue: new(int64(1)), PrefillInflightQueue: new(int64(2)), GenThroughput: "0.00", Ranks: 1},
+			Load: &v1alpha1.PoolLoad{RunningRequests: 3, WaitingRequests: 4, PrefillBootstrapQueue: new(int64(1)), PrefillInflightQueue: new(int64(2)), GenThroughput: "0.00", Ranks: 1,
+				CacheHitRate: &v1alpha1.Spread{Mean: "0.25"}, TokenUsage: &v1alpha1.Spread{Mean: "0.10"}},
+			Cost: &v1alpha1.PoolCost{Device: "nvidia.com/gpu", DeviceSeconds: 10, PromptTokens: 4000, GeneratedTokens: 9},
 		},
 		{
 			Name: "decode", Role: v1alpha1.RoleDecode, ReplicaCounts: v1alpha1.ReplicaCounts{ReadyReplicas: 3, Allocated: 3},
 			Load: &v1alpha1.PoolLoad{
 				RunningRequests: 5, DecodeTransferQueue: new(int64(6)), GenThroughput: "120.50", Ranks: 3,
-				Utilization: &v1alpha1.Spread{Min: "0.10", Mean: "0.40", Max: "0.60"},
+				Utilization: &v1alpha1.Spread{Min: "0.10", Mean: "0.40", Max: "0.60"}, TokenUsage: &v1alpha1.Spread{Mean: "0.70"},
 			},
+			Cost: &v1alpha1.PoolCost{Device: "nvidia.com/gpu", DeviceSeconds: 30, PromptTokens: 7, GeneratedTokens: 10000},
 		},
 		{
 			Name: "more", Role: v1alpha1.RoleDecode, ReplicaCounts: v1alpha1.ReplicaCounts{ReadyReplicas: 1, Allocated: 1},
 			Load: &v1alpha1.PoolLoad{GenThroughput: "1.25", Ranks: 1, Utilization: &v1alpha1.Spread{Min: "0.80", Mean: "0.80", Max: "0.80"}},
+			Cost: &v1alpha1.PoolCost{Device: "nvidia.com/gpu", DeviceSeconds: 30, GeneratedTokens: 2000},
+		},
+		{
+			Name: "odd", Role: v1alpha1.RoleDecode, // of other devices: its seconds are others
+			Cost: &v1alpha1.PoolCost{Device: "rank", DeviceSeconds: 1000, GeneratedTokens: 1},
 		},
 	}
-	want := &v1alpha1.ServiceSummary{Replicas: "prefill=1/2 decode=3/3 more=1/1", Running: "5", Queued: "7", Utilization: "0.50", Throughput: "121.75"}
+	want := &v1alpha1.ServiceSummary{Replicas: "prefill=1/2 decode=3/3 more=1/1 odd=0/0", Running: "5", Queued: "7", Utilization: "0.50", Throughput: "121.75",
+		TokenUsage: "0.70", HitRate: "0.25", Cost: "prefill=2.50 decode=5.00"}
 	if diff := cmp.Diff(want, Summary(pools)); diff != "" {
 		t.Errorf("summary (-want +got):\n%s", diff)
 	}
-	want = &v1alpha1.ServiceSummary{Replicas: "decode=0/1", Running: "-", Queued: "-", Utilization: "-", Throughput: "-"}
+	want = &v1alpha1.ServiceSummary{Replicas: "decode=0/1", Running: "-", Queued: "-", Utilization: "-", Throughput: "-", TokenUsage: "-", HitRate: "-", Cost: "-"}
 	if diff := cmp.Diff(want, Summary([]v1alpha1.PoolStatus{{Name: "decode", ReplicaCounts: v1alpha1.ReplicaCounts{Allocated: 1}}})); diff != "" {
 		t.Errorf("summary without samples (-want +got):\n%s", diff)
 	}

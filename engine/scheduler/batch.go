@@ -56,6 +56,17 @@ func promptTokens(items []item) int {
 	return n
 }
 
+// countedPrompt is the prompt tokens of items whose requests are counted.
+func countedPrompt(items []item) int {
+	n := 0
+	for _, i := range items {
+		if !i.decode && i.seq.req.LogMetrics {
+			n += i.n
+		}
+	}
+	return n
+}
+
 // scratch holds slices that are reused from step to step.
 type scratch struct {
 	all     []*sequence

@@ -36,7 +36,9 @@ func (s *Scheduler) process(st *launched) {
 		q.tokens = append(q.tokens, st.sampled[at].Token)
 		q.logprobs.takeToken(st.sampled[at])
 		s.digest.note(notedToken, uint64(q.arrival), uint64(uint32(st.sampled[at].Token)))
-		s.steps.generatedTokens++
+		if q.req.LogMetrics {
+			s.steps.generatedTokens++
+		}
 		switch {
 		case i.decode:
 			st.decoded++
@@ -49,8 +51,10 @@ func (s *Scheduler) process(st *launched) {
 		}
 	}
 	if st.kind.prefills() {
-		s.steps.prefillNanos += st.ended.Sub(st.started)
-		s.steps.prefillTokens += int64(promptTokens(st.items))
+		if counted := countedPrompt(st.items); counted > 0 { // a probe of health each few seconds is no load
+			s.steps.prefillNanos += st.ended.Sub(st.started)
+			s.steps.prefillTokens += int64(counted)
+		}
 		s.steps.hitRate = st.found.rate()
 		hit, total := st.found.effective()
 		s.recentHits.add(st.ended.Sub(s.began), hit, total)
