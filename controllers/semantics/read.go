@@ -182,6 +182,8 @@ func fieldOf(l loads.Load, name string) (value float64, ok bool) {
 		return float64(l.TotalPrefillUncached), true
 	case "total_prefill_busy_us":
 		return float64(l.TotalPrefillBusyMicro), true
+	case "total_generated_tokens":
+		return float64(l.TotalGenerated), true
 	}
 	if m := l.Memory; m != nil {
 		switch name {

@@ -181,10 +181,11 @@ func TestReadsEveryField(t *testing.T) {
 	l := loads.Load{
 		NumRunningReqs: 1, NumWaitingReqs: 2, NumWaitingUncached: 3, NumUsedTokens: 4, NumTotalTokens: 5, NumActiveTokens: 6, MaxTotalNumTokens: 7,
 		MaxRunningRequests: 8, TokenUsage: 9, GenThroughput: 10, CacheHitRate: 11, Utilization: 12, TotalPrefillUncached: 13, TotalPrefillBusyMicro: 14,
-		Memory: &loads.Memory{WeightGB: 15, KVCacheGB: 16, GraphGB: 17, TokenCapacity: 18},
-		Disaggregation: &loads.Disaggregation{PrefillBootstrapQueueReqs: 19, PrefillInflightQueueReqs: 20, DecodePreallocQueueReqs: 21,
-			DecodeTransferQueueReqs: 22, DecodeRetractedQueueReqs: 23, KVTransferSpeedGBs: 24, KVTransferLatencyMs: 25},
-		Queues: &loads.Queues{Waiting: 26, Grammar: 27, Paused: 28, Retracted: 29, PreallocReady: 30},
+		TotalGenerated: 15,
+		Memory:         &loads.Memory{WeightGB: 16, KVCacheGB: 17, GraphGB: 18, TokenCapacity: 19},
+		Disaggregation: &loads.Disaggregation{PrefillBootstrapQueueReqs: 20, PrefillInflightQueueReqs: 21, DecodePreallocQueueReqs: 22,
+			DecodeTransferQueueReqs: 23, DecodeRetractedQueueReqs: 24, KVTransferSpeedGBs: 25, KVTransferLatencyMs: 26},
+		Queues: &loads.Queues{Waiting: 27, Grammar: 28, Paused: 29, Retracted: 30, PreallocReady: 31},
 	}
 	want := 0.0
 	for _, n := range Numbers() {
@@ -198,7 +199,7 @@ func TestReadsEveryField(t *testing.T) {
 		if got, ok := n.Read(l); !ok || got != want {
 			t.Errorf("%s reads %v, %t; want %v", n.Name, got, ok, want)
 		}
-		if _, ok := n.Read(loads.Load{}); ok != (want <= 14) {
+		if _, ok := n.Read(loads.Load{}); ok != (want <= 15) {
 			t.Errorf("%s of a load without sections: %t", n.Name, ok)
 		}
 	}
