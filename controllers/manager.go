@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
+	"net/http"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -35,6 +36,7 @@ import (
 	"github.com/sluice-dev/sluice/controllers/monitoring"
 	"github.com/sluice-dev/sluice/controllers/observe"
 	"github.com/sluice-dev/sluice/controllers/plan"
+	"github.com/sluice-dev/sluice/internal/scrapers"
 )
 
 // +kubebuilder:rbac:groups=apiregistration.k8s.io,resources=apiservices,resourceNames=v1beta1.custom.metrics.k8s.io;v1beta2.custom.metrics.k8s.io,verbs=get;patch
@@ -130,7 +132,7 @@ func NewManager(restConfig *rest.Config, operator Config) (manager.Manager, erro
 		Scheme:                        scheme,
 		Logger:                        operator.Log,
 		Cache:                         cacheOptions(operator.WatchNamespaces),
-		Metrics:                       metricsserver.Options{BindAddress: operator.MetricsAddress},
+		Metrics:                       metricsserver.Options{BindAddress: operator.MetricsAddress, FilterProvider: limitScrapes},
 		HealthProbeBindAddress:        operator.ProbeAddress,
 		LeaderElection:                operator.LeaderElect,
 		LeaderElectionID:              leaderElectionID,
@@ -282,4 +284,11 @@ func Run(ctx context.Context, restConfig *rest.Config, operator Config) error {
 		return fmt.Errorf("run the manager: %w", err)
 	}
 	return nil
+}
+
+// limitScrapes bounds what readers of the operator's own metrics cost.
+func limitScrapes(*rest.Config, *http.Client) (metricsserver.Filter, error) {
+	return func(_ logr.Logger, next http.Handler) (http.Handler, error) {
+		return scrapers.Limit(next, scrapers.Most), nil
+	}, nil
 }

@@ -14,17 +14,20 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+
+	"github.com/sluice-dev/sluice/internal/scrapers"
 )
 
 // Handler serves the exposition: the stores, and go_* and process_* of this process. It answers as client_golang's handler
 // does, with the same formats and encodings. That one also serves the formats that are rarely asked for; the text format
-// and OpenMetrics are written here, because an engine of many ranks has tens of thousands of lines.
+// and OpenMetrics are written here, because an engine of many ranks has tens of thousands of lines. So few scrapes are answered
+// at once, and those who do not read are cut off: see scrapers.Limit.
 func Handler(g *Gatherer) nethttp.Handler {
 	own := prometheus.NewRegistry()
 	own.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	e := &exposition{stores: g, own: own}
 	rest := promhttp.HandlerFor(e, promhttp.HandlerOpts{EnableOpenMetrics: true})
-	return nethttp.HandlerFunc(func(w nethttp.ResponseWriter, r *nethttp.Request) {
+	return scrapers.Limit(nethttp.HandlerFunc(func(w nethttp.ResponseWriter, r *nethttp.Request) {
 		format := expfmt.NegotiateIncludingOpenMetrics(r.Header)
 		// No name here needs an escape but in this scheme, which doubles underscores.
 		if format.ToEscapingScheme() == model.DotsEscaping {
@@ -39,7 +42,7 @@ func Handler(g *Gatherer) nethttp.Handler {
 		default:
 			rest.ServeHTTP(w, r)
 		}
-	})
+	}), scrapers.Most)
 }
 
 // exposition is all that /metrics serves.
@@ -47,13 +50,13 @@ type exposition struct {
 	stores  *Gatherer
 	own     *prometheus.Registry // of families whose names come before those of the stores
 	buffers sync.Pool            // of *buffers
+	zips    sync.Pool            // of *gzipper
 }
 
-// buffers are what a scrape writes to.
+// buffers are what a scrape writes to: a few megabytes, kept until the scraper has read them, or until they are compressed.
 type buffers struct {
 	own  bytes.Buffer
 	text []byte
-	gzip gzipper
 }
 
 var _ prometheus.Gatherer = (*exposition)(nil)
@@ -73,19 +76,32 @@ func (e *exposition) serve(w nethttp.ResponseWriter, r *nethttp.Request, s synta
 	if b == nil {
 		b = &buffers{}
 	}
-	defer e.buffers.Put(b)
 	if err := e.write(b, s, format); err != nil {
+		e.buffers.Put(b)
 		nethttp.Error(w, "gather the metrics: "+err.Error(), nethttp.StatusInternalServerError)
 		return
 	}
 	body := b.text
 	if takesGzip(r.Header) {
-		body = b.gzip.compress(b.text)
+		body = e.compress(b.text)
+		e.buffers.Put(b)
 		w.Header().Set("Content-Encoding", "gzip")
+	} else {
+		defer e.buffers.Put(b)
 	}
 	w.Header().Set("Content-Type", string(format))
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	_, _ = w.Write(body) // the scraper has gone
+}
+
+// compress gives the compressed text, of which nothing else holds a part.
+func (e *exposition) compress(text []byte) []byte {
+	z, _ := e.zips.Get().(*gzipper)
+	if z == nil {
+		z = &gzipper{}
+	}
+	defer e.zips.Put(z)
+	return bytes.Clone(z.compress(text))
 }
 
 // write fills b.text.

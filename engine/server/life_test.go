@@ -608,3 +608,33 @@ func TestStalledPipeline(t *testing.T) {
 		t.Error("the connection stays")
 	}
 }
+
+// deadlines notes the deadlines of writes.
+type deadlines struct {
+	*httptest.ResponseRecorder
+	last time.Time
+}
+
+func (d *deadlines) SetWriteDeadline(at time.Time) error {
+	d.last = at
+	return nil
+}
+
+// TestDeadlineOfAnAnswer: what a handler says about its whole answer holds whatever pieces it has, and is never more than each
+// piece may take.
+func TestDeadlineOfAnAnswer(t *testing.T) {
+	d := &deadlines{ResponseRecorder: httptest.NewRecorder()}
+	w := &countedWriter{ResponseWriter: d, patience: time.Hour, started: func(int) {}}
+	due := time.Now().Add(time.Minute)
+	if err := http.NewResponseController(w).SetWriteDeadline(due); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := w.Write([]byte("x")); err != nil || !d.last.Equal(due) {
+			t.Errorf("a piece is due at %v, %v; the answer at %v", d.last, err, due)
+		}
+	}
+	if err := http.NewResponseController(w).SetWriteDeadline(due.Add(10 * time.Hour)); err != nil || d.last.After(time.Now().Add(time.Hour)) {
+		t.Errorf("a piece has until %v, %v", d.last, err)
+	}
+}

@@ -1,15 +1,14 @@
 package server
 
 import (
-	"crypto/sha256"
-	"crypto/subtle"
 	"errors"
 	"io"
 	"net/http"
 	"os"
 	"runtime/debug"
-	"strings"
 	"time"
+
+	"github.com/sluice-dev/sluice/internal/bearer"
 )
 
 // countedWriter reports the status when the answer begins, and gives the client a time to take each piece of it: a write
@@ -20,6 +19,7 @@ type countedWriter struct {
 	begun    bool
 	patience time.Duration
 	bodyDue  time.Time // until when the server may wait for a body that the handler leaves, before it writes
+	due      time.Time // until when the whole answer must be taken; zero: as long as the client takes pieces of it
 }
 
 // allow sets the deadline of what is written next. Deadlines are the connection's, so they are by the operating system's
@@ -29,7 +29,18 @@ func (w *countedWriter) allow() {
 	if from.Before(w.bodyDue) {
 		from = w.bodyDue
 	}
-	_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(from.Add(w.patience)) // not every server can
+	until := from.Add(w.patience)
+	if !w.due.IsZero() && w.due.Before(until) {
+		until = w.due
+	}
+	_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(until) // not every server can
+}
+
+// SetWriteDeadline is for http.ResponseController: a handler may bound the time of its whole answer.
+func (w *countedWriter) SetWriteDeadline(due time.Time) error {
+	w.due = due
+	w.allow()
+	return nil
 }
 
 func (w *countedWriter) WriteHeader(status int) {
@@ -73,7 +84,7 @@ func panicked() *apiError {
 	return failure(http.StatusInternalServerError, codeInternal, "the engine failed on this request; its log says why")
 }
 
-// authorized checks the bearer token against the key that guards the route, in a time that says nothing about it.
+// authorized checks the bearer token against the key that guards the route.
 func (s *Server) authorized(a access, r *http.Request) bool {
 	key := ""
 	switch a {
@@ -86,12 +97,7 @@ func (s *Server) authorized(a access, r *http.Request) bool {
 			key = s.cfg.APIKey
 		}
 	}
-	if key == "" {
-		return true
-	}
-	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	given, want := sha256.Sum256([]byte(token)), sha256.Sum256([]byte(key))
-	return strings.EqualFold(scheme, "Bearer") && subtle.ConstantTimeCompare(given[:], want[:]) == 1
+	return bearer.Has(r, key)
 }
 
 // boundBody gives the client a time to send its body, whether the handler reads it or not: the HTTP server itself reads

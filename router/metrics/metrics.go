@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/sluice-dev/sluice/internal/scrapers"
 	"github.com/sluice-dev/sluice/router/discovery"
 	"github.com/sluice-dev/sluice/router/fleet"
 	"github.com/sluice-dev/sluice/router/proxy"
@@ -64,9 +65,9 @@ func histogram(f Family) *prometheus.HistogramVec {
 	return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: f.Name, Help: f.Help, Buckets: f.Buckets}, f.Labels)
 }
 
-// Handler serves GET /metrics.
+// Handler serves GET /metrics, to few at once and to those who read: see scrapers.Limit.
 func (m *Metrics) Handler() http.Handler {
-	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+	return scrapers.Limit(promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}), scrapers.Most)
 }
 
 // Draining notes that the router is about to end.

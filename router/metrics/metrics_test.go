@@ -7,11 +7,13 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sluice-dev/sluice/internal/scrapers"
 	"github.com/sluice-dev/sluice/router/discovery"
 	"github.com/sluice-dev/sluice/router/proxy"
 )
@@ -95,4 +97,40 @@ func TestExposition(t *testing.T) {
 	if n := strings.Count(got, "# TYPE"); n != len(Families()) {
 		t.Errorf("%d families are exported, the table has %d", n, len(Families()))
 	}
+}
+
+// stuck is a scraper that takes nothing until the test lets it.
+type stuck struct {
+	*httptest.ResponseRecorder
+	began chan<- struct{}
+	goOn  <-chan struct{}
+}
+
+func (s stuck) Write(p []byte) (int, error) {
+	select {
+	case <-s.goOn:
+	default:
+		s.began <- struct{}{}
+		<-s.goOn
+	}
+	return s.ResponseRecorder.Write(p)
+}
+
+// TestScrapesAtOnce: so many scrapers are answered at once; one more is told to come back.
+func TestScrapesAtOnce(t *testing.T) {
+	handler := New(nil).Handler()
+	began, goOn := make(chan struct{}, 1000), make(chan struct{})
+	var scrapes sync.WaitGroup
+	for range scrapers.Most {
+		scrapes.Go(func() {
+			handler.ServeHTTP(stuck{httptest.NewRecorder(), began, goOn}, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+		})
+		<-began
+	}
+	w := httptest.NewRecorder()
+	if handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil)); w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" {
+		t.Errorf("one more gets %d, %v", w.Code, w.Header())
+	}
+	close(goOn)
+	scrapes.Wait()
 }
