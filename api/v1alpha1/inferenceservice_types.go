@@ -191,6 +191,13 @@ type RouterSpec struct {
 	// +optional
 	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
 
+	// KeysSecret names a Secret of the same namespace with the keys that the router asks for as bearer tokens: admin-api-key, which
+	// it must have, for /workers and /debug/requests, and api-key for the routes that engines answer, which are open without
+	// one. Routers read the keys when they start. Without a Secret all routes are open to whoever reaches the router.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	KeysSecret string `json:"keysSecret,omitempty"`
+
 	// Service of the router.
 	// +optional
 	// +kubebuilder:default={}

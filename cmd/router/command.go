@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,6 +17,12 @@ import (
 	"github.com/sluice-dev/sluice/internal/version"
 	"github.com/sluice-dev/sluice/router/discovery"
 	"github.com/sluice-dev/sluice/router/proxy"
+)
+
+// The variables that have the keys where no flag does: arguments of a process can be read by others.
+const (
+	keyVariable      = "SLUICE_ROUTER_API_KEY"
+	adminKeyVariable = "SLUICE_ROUTER_ADMIN_API_KEY"
 )
 
 // options are the flags.
@@ -49,6 +57,7 @@ func command(log *slog.Logger) *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(c *cobra.Command, _ []string) error {
+			o.keys(os.Getenv)
 			return run(c.Context(), o, log)
 		},
 	}
@@ -73,12 +82,20 @@ func command(log *slog.Logger) *cobra.Command {
 	f.DurationVar(&o.proxy.ReadTimeout, "read-timeout", time.Minute, "longest time until a client has sent its body")
 	f.DurationVar(&o.proxy.WriteTimeout, "write-timeout", time.Minute, "longest time until a client takes a piece of its answer")
 	f.DurationVar(&o.proxy.DialTimeout, "dial-timeout", 2*time.Second, "longest time until an engine accepts a connection")
+	f.StringVar(&o.proxy.APIKey, "api-key", "", "key that clients must send as a bearer token, by default $"+keyVariable+"; health and metrics stay open")
+	f.StringVar(&o.proxy.AdminAPIKey, "admin-api-key", "", "key for /workers and /debug/requests, by default $"+adminKeyVariable+", then the API key")
 	f.IntVar(&o.proxy.DebugRequests, "debug-requests", 1024, "ended requests whose times and engines /debug/requests has; 0: none")
 	f.Int64Var(&o.proxy.MaxBodyBytes, "max-body-bytes", 8<<20, "largest body of a request")
 	f.DurationVar(&o.quarantine, "quarantine", time.Second, "time without requests for an engine that failed; doubles with each failure in a row")
 	f.DurationVar(&o.drainAccept, "drain-accept", 2*time.Second, "after SIGTERM, time in which new requests are still served while /health says 503")
 	f.DurationVar(&o.drainTimeout, "drain-timeout", 5*time.Minute, "after SIGTERM, longest time for requests to finish")
 	return c
+}
+
+// keys takes the keys that no flag gives from the environment. They are not the flags' defaults, which --help shows.
+func (o *options) keys(getenv func(string) string) {
+	o.proxy.APIKey = cmp.Or(o.proxy.APIKey, getenv(keyVariable))
+	o.proxy.AdminAPIKey = cmp.Or(o.proxy.AdminAPIKey, getenv(adminKeyVariable))
 }
 
 // validate names the first flag of the process itself that is wrong; the others are checked by what they are for.

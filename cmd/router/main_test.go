@@ -15,6 +15,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
+
+	"github.com/sluice-dev/sluice/router/proxy"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -55,6 +57,24 @@ func TestFlags(t *testing.T) {
 		err := c.ExecuteContext(t.Context())
 		if err == nil || !strings.Contains(err.Error(), tc.err) {
 			t.Errorf("%s: error %v, want %q", tc.name, err, tc.err)
+		}
+	}
+}
+
+func TestKeys(t *testing.T) {
+	env := map[string]string{keyVariable: "env-user", adminKeyVariable: "env-admin"}
+	for _, tc := range []struct {
+		name        string
+		flags       proxy.Config
+		user, admin string
+	}{
+		{"flags win", proxy.Config{APIKey: "user", AdminAPIKey: "admin"}, "user", "admin"},
+		{"the environment has both", proxy.Config{}, "env-user", "env-admin"},
+		{"or what is left", proxy.Config{APIKey: "user"}, "user", "env-admin"},
+	} {
+		o := options{proxy: tc.flags}
+		if o.keys(func(name string) string { return env[name] }); o.proxy.APIKey != tc.user || o.proxy.AdminAPIKey != tc.admin {
+			t.Errorf("%s: %q and %q", tc.name, o.proxy.APIKey, o.proxy.AdminAPIKey)
 		}
 	}
 }

@@ -276,6 +276,7 @@ func routerPod(service *v1alpha1.InferenceService, defaults RouterDefaults) core
 				"--policy", policyFlag(spec.Policy),
 				"--drain-timeout", decimal(routerDrainSeconds(service)) + "s",
 			},
+			Env:       routerKeys(spec.KeysSecret),
 			Ports:     []corev1.ContainerPort{{Name: routerPortName, ContainerPort: v1alpha1.DefaultRouterPort, Protocol: corev1.ProtocolTCP}},
 			Resources: *spec.Resources.DeepCopy(),
 			ReadinessProbe: probe(2, 2, corev1.ProbeHandler{
@@ -287,6 +288,19 @@ func routerPod(service *v1alpha1.InferenceService, defaults RouterDefaults) core
 			SecurityContext: containerSecurity(),
 		}},
 	}
+}
+
+// routerKeys gives a router its keys. One whose Secret is missing does not start: open is not what was asked for.
+func routerKeys(secret string) []corev1.EnvVar {
+	if secret == "" {
+		return nil
+	}
+	from := func(variable, key string, optional bool) corev1.EnvVar {
+		return corev1.EnvVar{Name: variable, ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{
+			LocalObjectReference: corev1.LocalObjectReference{Name: secret}, Key: key, Optional: new(optional),
+		}}}
+	}
+	return []corev1.EnvVar{from("SLUICE_ROUTER_ADMIN_API_KEY", "admin-api-key", false), from("SLUICE_ROUTER_API_KEY", "api-key", true)}
 }
 
 // routerDrainSeconds is as long as the slowest pool may take.

@@ -210,6 +210,17 @@ func TestNewRouter(t *testing.T) {
 	if diff := cmp.Diff(want, NewRouter(service, RouterDefaults{Image: "router:v1"})); diff != "" {
 		t.Errorf("router (-want +got):\n%s", diff)
 	}
+	service.Spec.Router.KeysSecret = "keys"
+	key := func(variable, key string, optional bool) corev1.EnvVar {
+		return corev1.EnvVar{Name: variable, ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{
+			LocalObjectReference: corev1.LocalObjectReference{Name: "keys"}, Key: key, Optional: &optional,
+		}}}
+	}
+	keys := []corev1.EnvVar{key("SLUICE_ROUTER_ADMIN_API_KEY", "admin-api-key", false), key("SLUICE_ROUTER_API_KEY", "api-key", true)}
+	want.Deployment.Spec.Template.Spec.Containers[0].Env = keys
+	if diff := cmp.Diff(want, NewRouter(service, RouterDefaults{Image: "router:v1"})); diff != "" {
+		t.Errorf("router with keys (-want +got):\n%s", diff)
+	}
 	if got, want := URL(service), "http://chat-router.team-a.svc:80"; got != want {
 		t.Errorf("URL %s, want %s", got, want)
 	}

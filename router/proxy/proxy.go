@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,11 +10,13 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-dev/sluice/internal/bearer"
 	"github.com/sluice-dev/sluice/router/fleet"
 )
 
@@ -27,6 +30,9 @@ type Config struct {
 	WriteTimeout   time.Duration // until the client takes a piece of its answer, > 0
 	DialTimeout    time.Duration // of a connection to an engine, > 0
 	DebugRequests  int           // ended requests that /debug/requests has, >= 0; 0: none
+
+	APIKey      string // of the routes that engines answer; "": open
+	AdminAPIKey string // of /workers and /debug/requests; "": APIKey is it
 
 	Room    func() int64     // a random room, 1 <= room < 2^63 - 2^20: engines count on from it for batches
 	Now     func() time.Time // for the Observer
@@ -149,9 +155,9 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case path == "/health", path == "/ready":
 		p.health(w)
 	case path == "/workers":
-		writeJSON(w, http.StatusOK, map[string]any{"workers": p.fleet.Workers()})
+		p.admin(w, r, p.workers)
 	case path == debugRequestsRoute, strings.HasPrefix(path, debugRequestsRoute+"/"):
-		p.debugRequests(w, r)
+		p.admin(w, r, p.debugRequests)
 	case (path == "/metrics" || path == "/metrics/") && p.cfg.Metrics != nil:
 		p.cfg.Metrics.ServeHTTP(w, r)
 	default:
@@ -180,6 +186,23 @@ func (p *Proxy) health(w http.ResponseWriter) {
 		return
 	}
 	writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
+}
+
+func (p *Proxy) workers(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, map[string]any{"workers": p.fleet.Workers()})
+}
+
+// admin serves what shows other clients' requests, or where engines are.
+func (p *Proxy) admin(w http.ResponseWriter, r *http.Request, next http.HandlerFunc) {
+	if !bearer.Has(r, cmp.Or(p.cfg.AdminAPIKey, p.cfg.APIKey)) {
+		noKey().write(w)
+		return
+	}
+	next(w, r)
+}
+
+func noKey() *apiError {
+	return &apiError{status: http.StatusUnauthorized, code: "invalid_api_key", message: "the API key is missing or wrong: send the header Authorization: Bearer KEY"}
 }
 
 func writeJSON(w http.ResponseWriter, status int, v any) {
@@ -219,18 +242,17 @@ func (p *Proxy) counted(route string, w http.ResponseWriter, r *http.Request, ha
 		p.recent.end(c.trail, now, c.status, c.outcome)
 		p.observer.Finished(route, c.status, c.outcome, now.Sub(c.start))
 	}()
-	for _, m := range methods {
-		if m == r.Method {
-			handle(c)
-			return
-		}
-	}
-	if len(methods) == 0 {
+	switch {
+	case len(methods) == 0: // it is no route
 		handle(c)
-		return
+	case !slices.Contains(methods, r.Method):
+		w.Header().Set("Allow", strings.Join(methods, ", "))
+		c.refuse(&apiError{status: http.StatusMethodNotAllowed, code: "method_not_allowed", message: fmt.Sprintf("%s takes %s", route, strings.Join(methods, " or "))})
+	case !bearer.Has(r, p.cfg.APIKey):
+		c.refuse(noKey())
+	default:
+		handle(c)
 	}
-	w.Header().Set("Allow", strings.Join(methods, ", "))
-	c.refuse(&apiError{status: http.StatusMethodNotAllowed, code: "method_not_allowed", message: fmt.Sprintf("%s takes %s", route, strings.Join(methods, " or "))})
 }
 
 // refuse answers with an error of the router's own.
