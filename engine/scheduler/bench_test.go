@@ -176,20 +176,48 @@ func BenchmarkLoopTime(b *testing.B) {
 	}
 }
 
-// BenchmarkAudit is what the books add to a report while 256 sequences run and 10,000 wait.
+// BenchmarkAudit is what the books add to a report: while 256 sequences run and 10,000 wait, and while 16 prompts of 100,000 tokens
+// are computed in chunks, with a window of 1,024.
 func BenchmarkAudit(b *testing.B) {
-	s := newBench(b, &nothingness{}, 256, true)
-	for i := range 10_000 {
-		r := &request.Request{RID: fmt.Sprint("q", i), PromptIDs: testPrompt(100, i), Sampling: request.Sampling{MaxNewTokens: 100, IgnoreEOS: true}}
-		if err := s.Submit(r, dropped{}); err != nil {
+	b.Run("queued", func(b *testing.B) {
+		s := newBench(b, &nothingness{}, 256, true)
+		for i := range 10_000 {
+			r := &request.Request{RID: fmt.Sprint("q", i), PromptIDs: testPrompt(100, i), Sampling: request.Sampling{MaxNewTokens: 100, IgnoreEOS: true}}
+			if err := s.Submit(r, dropped{}); err != nil {
+				b.Fatal(err)
+			}
+		}
+		if _, err := s.turn(); err != nil {
 			b.Fatal(err)
 		}
-	}
-	if _, err := s.turn(); err != nil {
-		b.Fatal(err)
-	}
-	b.ReportAllocs()
-	for b.Loop() {
-		s.audit()
-	}
+		b.ReportAllocs()
+		for b.Loop() {
+			s.audit()
+		}
+	})
+	b.Run("window", func(b *testing.B) {
+		cfg := testConfig(Unified, 16, 1<<24)
+		cfg.MaxRunning, cfg.ChunkTokens, cfg.MaxPrefillTokens = 16, 256, 16*256
+		slidingWindow(&cfg, 1024, 1<<20)
+		s, err := New(cfg, Deps{Executor: &nothingness{}, Clock: ledger.System(), Reporter: newRecorder(), Decoder: letters{}, Log: quiet()})
+		if err != nil {
+			b.Fatal(err)
+		}
+		begin(b, s)
+		for i := range 16 {
+			r := &request.Request{RID: fmt.Sprint(i), PromptIDs: testPrompt(100_000, i), Sampling: request.Sampling{MaxNewTokens: 100, IgnoreEOS: true}}
+			if err := s.Submit(r, dropped{}); err != nil {
+				b.Fatal(err)
+			}
+		}
+		for range 80 {
+			if _, err := s.turn(); err != nil {
+				b.Fatal(err)
+			}
+		}
+		b.ReportAllocs()
+		for b.Loop() {
+			s.audit()
+		}
+	})
 }

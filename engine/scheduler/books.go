@@ -117,7 +117,7 @@ func (s *Scheduler) auditPages() error {
 		for _, q := range s.in[st] {
 			own += len(q.pages) - q.prefix.Pages()
 			if s.windowed() {
-				window += q.ownWindowPages()
+				window += q.ownWindowPages(s.cfg.PageSize)
 			}
 		}
 	}

@@ -184,7 +184,11 @@ func (s *Scheduler) check() error {
 			}
 			owned.Pages = append(owned.Pages, q.pages[q.prefix.Pages():])
 			owned.Handles = append(owned.Handles, q.prefix)
-			owned.Window = append(owned.Window, q.ownWindow())
+			window := q.ownWindow()
+			if n := q.ownWindowPages(s.cfg.PageSize); n != len(window) {
+				return fmt.Errorf("scheduler: request %s, %s, is audited with %d window pages and has %d", q.req.RID, q.state, n, len(window))
+			}
+			owned.Window = append(owned.Window, window)
 			n++
 		}
 	}

@@ -172,9 +172,15 @@ func (s *Scheduler) unlockWindow(h *kvcache.Handle) {
 	}
 }
 
-// ownWindowPages is how many those are that ownWindow gives.
-func (q *sequence) ownWindowPages() (n int) {
-	for i := min(max(q.prefix.Pages(), q.slid), len(q.window)); i < len(q.window); i++ {
+// ownWindowPages is how many those are that ownWindow gives. It looks at no more than the window: what is behind it was given back,
+// and what no step computes yet, nor a peer sends, has no page.
+func (q *sequence) ownWindowPages(pageSize int) (n int) {
+	covered := max(q.launched, q.computed)
+	if q.receiving != nil {
+		covered = max(covered, q.prompt)
+	}
+	end := min((covered+pageSize-1)/pageSize, len(q.window))
+	for i := max(q.prefix.Pages(), q.slid); i < end; i++ {
 		if q.window[i] != noPage {
 			n++
 		}

@@ -107,17 +107,10 @@ func (b *books) checkEmpty() {
 	defer b.mu.Unlock()
 	if len(b.open) > 0 {
 		b.violated()
-		b.endLost()
+		lost := len(b.open) // nobody will end them any more
+		clear(b.open)
+		b.book(0, lost, request.OutcomeInternal)
 	}
-}
-
-// endLost ends what nobody will end any more.
-func (b *books) endLost() {
-	n := len(b.open)
-	clear(b.open)
-	b.ended[request.OutcomeInternal] += n
-	b.endings += n
-	b.events.Requests(0, n, request.OutcomeInternal, 0)
 }
 
 func (b *books) violated() {
