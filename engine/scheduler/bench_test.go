@@ -134,6 +134,29 @@ func BenchmarkOverlap(b *testing.B) {
 	}
 }
 
+// BenchmarkIntake is what a message costs in a burst of so many small requests, from the first turn until all are taken.
+func BenchmarkIntake(b *testing.B) {
+	for _, n := range []int{1000, 10_000, 100_000} {
+		b.Run(fmt.Sprintf("burst=%d", n), func(b *testing.B) {
+			burst := make([]message, n)
+			for i := range burst {
+				burst[i] = submitMsg{req: &request.Request{RID: fmt.Sprint(i), PromptIDs: testPrompt(100, i)}}
+			}
+			in := newInbox()
+			b.ReportAllocs()
+			for b.Loop() {
+				for _, m := range burst {
+					in.put(m)
+				}
+				for taken := 0; taken < n; {
+					taken += len(in.take().taken)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*n), "ns/message")
+		})
+	}
+}
+
 // BenchmarkLoopTime compares decode steps of 256 sequences with what the account of the loop's time adds to each of them, in
 // turns: its readings of the clock, alone. share is the part of a step that it is.
 func BenchmarkLoopTime(b *testing.B) {

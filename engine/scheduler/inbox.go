@@ -56,6 +56,9 @@ func (m controlMsg) ofSession() bool {
 	return m.kind == controlOpenSession || m.kind == controlCloseSession
 }
 
+// abortsAll reports whether it ends all requests that live.
+func (m controlMsg) abortsAll() bool { return m.kind == controlPause && m.mode == request.PauseAbort }
+
 func (grammarMsg) isMessage() {}
 
 // maskMsg tells what the newest token of the request that arrived as the arrival-th did in its grammar. With neither ended nor
@@ -79,7 +82,8 @@ type inbox struct {
 	bound bound         // of what a step takes
 
 	mu            sync.Mutex
-	messages      []message
+	left          backlog   // by the last take; it comes before messages
+	messages      []message // since then
 	looks         []look
 	closed        bool
 	pendingReqs   int // submitted, not in load yet
@@ -117,8 +121,9 @@ func (b *inbox) signal() {
 func (b *inbox) take() intake {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	t := b.bound.divide(b.messages)
-	if b.messages = t.left; len(t.left) > 0 {
+	t := b.bound.take(b.left, b.messages)
+	b.messages = nil
+	if b.left = t.backlog; len(t.left) > 0 {
 		b.signal()
 	}
 	return t
@@ -129,8 +134,8 @@ func (b *inbox) close() ([]message, []look) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.closed = true
-	m, l := b.messages, b.looks
-	b.messages, b.looks = nil, nil
+	m, l := append(b.left.left, b.messages...), b.looks
+	b.left, b.messages, b.looks = backlog{}, nil, nil
 	return m, l
 }
 

@@ -31,7 +31,13 @@ type intake struct {
 	taken []message
 	ended []unseen // submissions that nobody but the leader saw
 	busy  []flushMsg
-	left  []message
+	backlog
+}
+
+// backlog is what an intake leaves for the next.
+type backlog struct {
+	left     []message // submissions, and controls of sessions
+	sessions int       // how many of these there are
 }
 
 // unseen is a submission that ends before it is received.
@@ -39,6 +45,43 @@ type unseen struct {
 	submitMsg
 	reason  request.Outcome
 	message string // for the client
+}
+
+// take gives the intake of what an earlier one left and of what has come since, as divide does. It uses the backlog up. While nothing
+// comes that concerns the backlog this takes as long as what is taken and what has come, however much is left.
+func (b bound) take(before backlog, fresh []message) intake {
+	left := before.left
+	cut := b.cut(left)
+	if cut == len(left) || before.sessions > 0 || slices.ContainsFunc(fresh, concernsEarlier) {
+		return b.divide(slices.Concat(left, fresh))
+	}
+	t := intake{taken: slices.Clone(left[:cut])}
+	clear(left[:cut]) // they may be large
+	t.left = left[cut:]
+	for _, m := range fresh {
+		switch m := m.(type) {
+		case submitMsg:
+			t.left = append(t.left, m)
+		case flushMsg:
+			t.busy = append(t.busy, m)
+		default:
+			t.taken = append(t.taken, m)
+		}
+	}
+	return t
+}
+
+// concernsEarlier reports whether what becomes of a message depends on submissions before it, or theirs on it. That a flush is busy
+// behind what is left goes without looking.
+func concernsEarlier(m message) bool {
+	switch m := m.(type) {
+	case abortMsg:
+		return true
+	case controlMsg:
+		return m.ofSession() || m.abortsAll()
+	default:
+		return false
+	}
 }
 
 // divide gives the intake of the messages that wait.
@@ -67,6 +110,7 @@ func (b bound) divide(waiting []message) intake {
 		case controlMsg:
 			if sessions[m.session.ID] && m.ofSession() {
 				t.left = append(t.left, m)
+				t.sessions++
 				continue
 			}
 			t.taken = append(t.taken, m)
@@ -121,7 +165,7 @@ func endsOf(waiting []message) []*unseen {
 				byPrefix = append(byPrefix, m)
 			}
 		case controlMsg:
-			paused = paused || m.kind == controlPause && m.mode == request.PauseAbort
+			paused = paused || m.abortsAll()
 		case flushMsg, grammarMsg: // they end nothing
 		}
 	}

@@ -61,6 +61,27 @@ func nameMessage(m message) string {
 	}
 }
 
+// namesOf gives what an intake takes, ends, finds busy and leaves.
+func namesOf(t intake) [4]string {
+	var lists [4][]string
+	for at, list := range [][]message{0: t.taken, 3: t.left} {
+		for _, m := range list {
+			lists[at] = append(lists[at], nameMessage(m))
+		}
+	}
+	for _, u := range t.ended {
+		lists[1] = append(lists[1], nameMessage(u.submitMsg))
+	}
+	for _, m := range t.busy {
+		lists[2] = append(lists[2], nameMessage(m))
+	}
+	var names [4]string
+	for at, list := range lists {
+		names[at] = strings.Join(list, ",")
+	}
+	return names
+}
+
 func TestIntake(t *testing.T) {
 	small := bound{requests: 2, bytes: 400}
 	for _, tc := range []struct {
@@ -93,22 +114,8 @@ func TestIntake(t *testing.T) {
 				}
 			}
 			got := small.divide(waiting)
-			var ended, busy []message
-			for _, u := range got.ended {
-				ended = append(ended, u.submitMsg)
-			}
-			for _, m := range got.busy {
-				busy = append(busy, m)
-			}
-			names := func(list []message) string {
-				var all []string
-				for _, m := range list {
-					all = append(all, nameMessage(m))
-				}
-				return strings.Join(all, ",")
-			}
 			want := [...]string{tc.taken, tc.ended, tc.busy, tc.left}
-			if diff := cmp.Diff(want, [...]string{names(got.taken), names(ended), names(busy), names(got.left)}); diff != "" {
+			if diff := cmp.Diff(want, namesOf(got)); diff != "" {
 				t.Errorf("%s (-want +got: taken, ended, busy, left)\n%s", tc.reason, diff)
 			}
 		})
@@ -178,6 +185,39 @@ func TestIntakeInTurns(t *testing.T) {
 		for name, n := range in {
 			if n != 0 {
 				t.Fatalf("seed %d: %q came out %d times too few", seed, name, n)
+			}
+		}
+	}
+}
+
+// TestIntakeOfABacklog: while messages come between the turns, each turn takes what it would if all of them were looked at.
+func TestIntakeOfABacklog(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	rng := rand.New(rand.NewPCG(seed, 2))
+	for life := range 500 {
+		in := newInbox()
+		in.bound = bound{requests: 1 + rng.IntN(4), bytes: 1 + rng.IntN(200)}
+		rare := []int{2, 20, 200}[rng.IntN(3)]
+		kinds := []string{"flush", "pause in_place", "continue", "flush", "open s", "close s", "pause abort", "-r1*"}
+		var waiting []message // as the twin has them
+		for turn := range 40 {
+			for i := range rng.IntN(6) {
+				text := fmt.Sprintf("r%d-%d:%d%s", turn, i, 1+rng.IntN(60), []string{"", "", "", "@s"}[rng.IntN(4)])
+				switch rng.IntN(rare) {
+				case 0:
+					text = kinds[rng.IntN(len(kinds))]
+				case 1:
+					text = fmt.Sprintf("-r%d-%d", rng.IntN(turn+1), rng.IntN(6))
+				}
+				m := parseMessage(text)
+				waiting = append(waiting, m)
+				in.put(m)
+			}
+			want, got := in.bound.divide(waiting), in.take()
+			waiting = want.left
+			if diff := cmp.Diff(namesOf(want), namesOf(got)); diff != "" || want.sessions != got.sessions {
+				t.Fatalf("seed %d, life %d, turn %d: %d and %d controls of sessions are left (-all +backlog: taken, ended, busy, left)\n%s",
+					seed, life, turn, want.sessions, got.sessions, diff)
 			}
 		}
 	}
@@ -340,7 +380,7 @@ func TestBurstIsShared(t *testing.T) {
 	if f := sinks[burst-1].finish; f == nil || f.Outcome != request.OutcomeAbortedClient {
 		t.Errorf("after a step the last of the burst, aborted, has the end %v", f)
 	}
-	for len(s.inbox.messages) > 0 {
+	for len(s.inbox.left.left) > 0 {
 		select {
 		case <-s.inbox.wake:
 		default:
