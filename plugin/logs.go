@@ -62,11 +62,7 @@ func (p *Plugin) Logs(ctx context.Context, service, pool string, o LogOptions) e
 		group.Wait()
 		close(lines)
 	}()
-	defer func() {
-		cancel()
-		for range lines { //nolint:revive // who writes must not be left waiting
-		}
-	}()
+	defer cancel() // then who writes does not wait any more
 	for line := range lines {
 		if err := p.writeLine(line, width); err != nil {
 			return err

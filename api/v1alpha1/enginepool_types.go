@@ -87,6 +87,10 @@ type EnginePoolSpec struct {
 	// +optional
 	Observability MonitorSpec `json:"observability,omitempty"`
 
+	// Rollout as in the service.
+	// +optional
+	Rollout RolloutSpec `json:"rollout,omitempty"`
+
 	// Autoscaling as in the service; the controller makes the HorizontalPodAutoscaler from it.
 	// +optional
 	Autoscaling *AutoscalingSpec `json:"autoscaling,omitempty"`

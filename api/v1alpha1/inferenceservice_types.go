@@ -106,6 +106,10 @@ type InferenceServiceSpec struct {
 	// +kubebuilder:default={}
 	Observability ObservabilitySpec `json:"observability,omitempty"`
 
+	// Rollout says whether new revisions come to the pools.
+	// +optional
+	Rollout RolloutSpec `json:"rollout,omitempty"`
+
 	// Pools are the groups of engines by role.
 	// +listType=map
 	// +listMapKey=name

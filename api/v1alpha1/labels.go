@@ -48,6 +48,9 @@ const (
 	// when the replica has one rank. During a roll-out it differs from what the pool wants.
 	AnnotationLayout = LabelPrefix + "layout"
 
+	// AnnotationHistory on an EnginePool holds what its engines were made from before, as JSON; package plan writes and reads it.
+	AnnotationHistory = LabelPrefix + "history"
+
 	// AnnotationApplied on an object that the operator applied holds the hash of what was applied, so that an object
 	// that is as it should be is not written again.
 	AnnotationApplied = LabelPrefix + "applied"

@@ -69,7 +69,7 @@ func command(out, err io.Writer) *cobra.Command {
 			panic(err) // the flag is not there: a mistake of this file
 		}
 	}
-	root.AddCommand(statusCommand(o), topCommand(o), ranksCommand(o), diagnoseCommand(o), traceCommand(o), logsCommand(o), scaleCommand(o))
+	root.AddCommand(statusCommand(o), topCommand(o), ranksCommand(o), diagnoseCommand(o), traceCommand(o), logsCommand(o), scaleCommand(o), rolloutCommand(o))
 	for _, c := range root.Commands() {
 		c.SetFlagErrorFunc(root.FlagErrorFunc())
 	}
@@ -263,4 +263,34 @@ func scaleCommand(o *options) *cobra.Command {
 		}),
 	})
 	return c
+}
+
+func rolloutCommand(o *options) *cobra.Command {
+	root := &cobra.Command{Use: "rollout", Short: "Follow, hold, go on with and undo changes of a service"}
+	sub := func(use, short string, run func(context.Context, *plugin.Plugin, []string) error) *cobra.Command {
+		c := &cobra.Command{Use: use + " SERVICE", Short: short, Args: arguments(1, "SERVICE"), ValidArgsFunction: o.completeService(false), RunE: o.run(run)}
+		root.AddCommand(c)
+		return c
+	}
+	status := plugin.RolloutOptions{Interval: 2 * time.Second}
+	c := sub("status", "Show how far the roll-out is", func(ctx context.Context, p *plugin.Plugin, args []string) error {
+		return p.RolloutStatus(ctx, args[0], status)
+	})
+	c.Flags().BoolVar(&status.Wait, "wait", false, "wait until it is done")
+	c.Flags().DurationVar(&status.Timeout, "timeout", 10*time.Minute, "longest wait, after which it is an error")
+	sub("history", "List the revisions that the service can go back to", func(ctx context.Context, p *plugin.Plugin, args []string) error {
+		return p.RolloutHistory(ctx, args[0])
+	})
+	sub("pause", "Hold changes of model, engine and shapes, and a roll-out that is under way", func(ctx context.Context, p *plugin.Plugin, args []string) error {
+		return p.RolloutPause(ctx, args[0], true)
+	})
+	sub("resume", "Let roll-outs go on", func(ctx context.Context, p *plugin.Plugin, args []string) error {
+		return p.RolloutPause(ctx, args[0], false)
+	})
+	var revision int64
+	c = sub("undo", "Make the service what it was before its newest change", func(ctx context.Context, p *plugin.Plugin, args []string) error {
+		return p.RolloutUndo(ctx, args[0], revision)
+	})
+	c.Flags().Int64Var(&revision, "to-revision", 0, "revision to go back to, of rollout history; 0: the one before")
+	return root
 }

@@ -79,6 +79,7 @@ func (r *Reconciler) read(ctx context.Context, step *step, reader client.Reader)
 	}
 	step.replicas = plan.Replicas(step.pods, func(name string) plan.Load { return r.load(pool, step.pods, name) })
 	step.plan = plan.PlanPool(plan.PoolState{
+		Paused:       pool.Spec.Rollout.Paused,
 		Now:          step.now,
 		Demand:       demand,
 		Allocation:   plan.Allocate([]plan.PoolDemand{{Replicas: demand, Held: int32(len(step.replicas))}}, plan.Bounds{})[0],

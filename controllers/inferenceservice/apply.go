@@ -135,7 +135,11 @@ func (r *Reconciler) applyPool(ctx context.Context, step *step, want *v1alpha1.E
 	if live.DeletionTimestamp != nil {
 		return nil, &owned.LeftoverError{Kind: "EnginePool", Name: key.String()}
 	}
+	before := live.Spec.DeepCopy()
 	if plan.UpdatePool(live, want) {
+		if err := plan.RecordHistory(live, before, step.service.Generation, r.Clock.Now()); err != nil {
+			return nil, fmt.Errorf("record what EnginePool %s was: %w", key, err)
+		}
 		if err := r.Client.Update(ctx, live); err != nil {
 			return nil, fmt.Errorf("update EnginePool %s: %w", key, err)
 		}

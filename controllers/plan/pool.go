@@ -31,6 +31,7 @@ type PoolState struct {
 	Demand       int32
 	Allocation   Allocation
 	Revision     string // of new pods
+	Paused       bool   // no replica is added for a newer revision
 	DrainSeconds int32
 	Replicas     []Replica // ascending by ordinal
 	Reserved     []int32   // ordinals whose names pods of others have: they get no new replica
@@ -96,6 +97,7 @@ type PoolPlan struct {
 // PlanPool decides what to do with the replicas of a pool. Its bounds, at every step:
 //   - a serving replica is never deleted: it is drained first, and deleted when it is empty or its deadline is over;
 //   - neither scale-in nor roll-out drains a serving replica unless at least Allocation.Replicas others serve;
+//   - a roll-out that is paused adds no replica;
 //   - a roll-out adds a replica only when no more than Allocation.Replicas exist, so at most one more exists. A replica
 //     that ought to be gone and is not, because its node is lost, does not count.
 func PlanPool(state PoolState) PoolPlan {
@@ -243,7 +245,7 @@ func (p *planner) scaleOut() {
 
 func (p *planner) surge() {
 	old := p.count(func(r Replica) bool { return r.Revision != p.Revision })
-	if old == 0 || len(p.active) > int(p.Allocation.Replicas) || p.held() > int(p.Allocation.Replicas) {
+	if p.Paused || old == 0 || len(p.active) > int(p.Allocation.Replicas) || p.held() > int(p.Allocation.Replicas) {
 		return
 	}
 	p.create(CauseRollOut, fmt.Sprintf("%d of %d replicas are older than revision %s", old, len(p.active), p.Revision))
@@ -351,7 +353,11 @@ func (p *planner) finish() PoolPlan {
 		waits = append(waits, fmt.Sprintf("%d starting", starting))
 	}
 	if old > 0 {
-		waits = append(waits, fmt.Sprintf("%d of an older revision", old))
+		text := fmt.Sprintf("%d of an older revision", old)
+		if p.Paused {
+			text += ", the roll-out is paused"
+		}
+		waits = append(waits, text)
 	}
 	if leaving := p.plan.Counts.DrainingReplicas; leaving > 0 {
 		waits = append(waits, fmt.Sprintf("%d leaving", leaving))

@@ -75,6 +75,7 @@ func EnginePools(service *v1alpha1.InferenceService, secretHash string) []*v1alp
 			Engine:      *service.Spec.Engine.DeepCopy(),
 			SLO:         service.Spec.SLO.DeepCopy(),
 			EngineShape: *pool.EngineShape.DeepCopy(),
+			Rollout:     service.Spec.Rollout,
 			Autoscaling: pool.Autoscaling.DeepCopy(),
 
 			Observability: *service.Spec.Observability.MonitorSpec.DeepCopy(),
@@ -107,7 +108,8 @@ func startReplicas(pool v1alpha1.PoolSpec) int32 {
 	return replicas
 }
 
-// UpdatePool makes live what want says and tells whether that changed it. Where the pool is scaled automatically, the
+// UpdatePool makes live what want says and tells whether that changed it. While roll-outs are paused, what engines are made
+// from stays as it is. Where the pool is scaled automatically, the
 // live number of replicas stays: it belongs to the autoscaler. Where scaling begins, it begins from the live number,
 // within its bounds. From 0 it begins as a new pool does, since autoscalers leave a pool alone that asks for no replica:
 // a pool that was retired and is listed again would stay empty.
@@ -125,6 +127,10 @@ func UpdatePool(live, want *v1alpha1.EnginePool) (changed bool) {
 	}
 	if spec.SecretHash == "" {
 		spec.SecretHash = live.Spec.SecretHash
+	}
+	if spec.Rollout.Paused {
+		held := live.Spec.DeepCopy()
+		spec.Model, spec.Engine, spec.EngineShape = held.Model, held.Engine, held.EngineShape
 	}
 	if !equality.Semantic.DeepEqual(live.Spec, *spec) {
 		live.Spec = *spec

@@ -4,40 +4,40 @@ package diagnosis
 type Cause string
 
 const (
-	// NothingWrong: requests are served, and no number is out of bounds.
+	// NothingWrong says that requests are served, and no number is out of bounds.
 	NothingWrong Cause = "NothingWrong"
-	// NoRequests: there is nothing to judge.
+	// NoRequests says that there is nothing to judge.
 	NoRequests Cause = "NoRequests"
-	// NoData: no engine told enough.
+	// NoData says that no engine told enough.
 	NoData Cause = "NoData"
 
-	// QueueBound: requests wait while the batch is full: the cap of running requests is the limit.
+	// QueueBound says that requests wait while the batch is full: the cap of running requests is the limit.
 	QueueBound Cause = "QueueBound"
-	// PrefillBound: requests wait while prompts are computed all the time.
+	// PrefillBound says that requests wait while prompts are computed all the time.
 	PrefillBound Cause = "PrefillBound"
-	// MemoryBound: requests wait for KV memory.
+	// MemoryBound says that requests wait for KV memory.
 	MemoryBound Cause = "MemoryBound"
-	// AdmissionHeld: requests wait though there is room: grammars, a pause, priorities.
+	// AdmissionHeld says that requests wait though there is room: grammars, a pause, priorities.
 	AdmissionHeld Cause = "AdmissionHeld"
-	// TransferStall: requests wait for KV on its way from prefill to decode.
+	// TransferStall says that requests wait for KV on its way from prefill to decode.
 	TransferStall Cause = "TransferStall"
 
-	// Retraction: running requests lose their memory and are computed again.
+	// Retraction says that running requests lose their memory and are computed again.
 	Retraction Cause = "Retraction"
-	// StorageHits: prompts are found in slower places than the device.
+	// StorageHits says that prompts are found in slower places than the device.
 	StorageHits Cause = "StorageHits"
 
-	// UnevenRouting: some ranks have the requests and others have nothing to do.
+	// UnevenRouting says that some ranks have the requests and others have nothing to do.
 	UnevenRouting Cause = "UnevenRouting"
 
-	// SlowRank: a rank computes slower than its equals.
+	// SlowRank says that a rank computes slower than its equals.
 	SlowRank Cause = "SlowRank"
 
-	// FrontEnd: requests are held up before the scheduler: the API process.
+	// FrontEnd says that requests are held up before the scheduler: the API process.
 	FrontEnd Cause = "FrontEnd"
-	// RouterWait: requests wait in the router for a usable engine.
+	// RouterWait says that requests wait in the router for a usable engine.
 	RouterWait Cause = "RouterWait"
-	// Failing: requests end in faults.
+	// Failing says that requests end in faults.
 	Failing Cause = "Failing"
 )
 

@@ -23,6 +23,7 @@ func NewService(service *v1alpha1.InferenceService, pools []PoolObjects, routers
 	s := Service{
 		Namespace: service.Namespace, Name: service.Name, Model: service.Spec.Model.Name, Tenant: plan.Tenant(service), URL: service.Status.URL,
 		Ready:      meta.IsStatusConditionTrue(service.Status.Conditions, v1alpha1.ConditionReady),
+		Paused:     service.Spec.Rollout.Paused,
 		Conditions: []Condition{}, Router: Router{Replicas: len(routers)}, Pools: []Pool{}, Notes: append([]string{}, notes...),
 	}
 	for _, c := range service.Status.Conditions {
