@@ -17,6 +17,11 @@ type Dashboard = sdk.Dashboard //nolint:staticcheck // version 2 of the schema c
 // Build gives the dashboard, ready to be marshalled as JSON: SGLang's eight panels first, at their places, then rows by
 // subject. It fails on options that do not fit and on a query that names a family outside of the table.
 func Build(o Options) (Dashboard, error) {
+	return assemble(o, "What engines do, for whom, and what it costs. docs/diagnosis.md says how to read the panels together.", original, rows)
+}
+
+// assemble builds a dashboard of panels above the first row, of which there may be none, and rows.
+func assemble(o Options, help string, top func(*queries) []panel, rows func(*queries) []row) (Dashboard, error) {
 	if err := o.validate(); err != nil {
 		return Dashboard{}, err
 	}
@@ -27,7 +32,7 @@ func Build(o Options) (Dashboard, error) {
 	q := &queries{options: o}
 	d := sdk.NewDashboard()
 	d.Uid, d.Title, d.Tags = &o.UID, &o.Title, o.Tags
-	d.Description = cog.ToPtr("What engines do, for whom, and what it costs. docs/diagnosis.md says how to read the panels together.")
+	d.Description = &help
 	d.Refresh, d.Time = cog.ToPtr("5s"), &sdk.DashboardDashboardTime{From: "now-30m", To: "now"}
 	d.Editable, d.GraphTooltip = cog.ToPtr(false), cog.ToPtr(sdk.DashboardCursorSyncCrosshair)
 	d.SchemaVersion, d.Version = 41, cog.ToPtr(uint32(12))
@@ -35,25 +40,33 @@ func Build(o Options) (Dashboard, error) {
 	if d.Templating.List, err = variables(q, source); err != nil {
 		return Dashboard{}, err
 	}
-	if d.Panels, err = layout(q, source); err != nil {
+	var first []panel
+	if top != nil {
+		first = top(q)
+	}
+	if d.Panels, err = layout(first, rows(q), o.Folded, source); err != nil {
 		return Dashboard{}, err
 	}
 	return *d, q.err()
 }
 
+// firstTop is the id of the first panel above the rows that has none of its own; those of SGLang's dashboard are below it, those
+// of rows above.
+const firstTop = 30
+
 // layout puts the panels on the grid: two to a line unless they say otherwise, each row below the one before as if all
 // were open.
-func layout(q *queries, source common.DataSourceRef) ([]sdk.PanelOrRowPanel, error) {
+func layout(top []panel, rows []row, folded bool, source common.DataSourceRef) ([]sdk.PanelOrRowPanel, error) {
 	var all []sdk.PanelOrRowPanel
-	y, err := place(original(q), source, 0, 0, func(p sdk.Panel) { all = append(all, sdk.PanelOrRowPanel{Panel: &p}) })
+	y, err := place(top, source, firstTop, 0, func(p sdk.Panel) { all = append(all, sdk.PanelOrRowPanel{Panel: &p}) })
 	if err != nil {
 		return nil, err
 	}
-	for i, r := range rows(q) {
+	for i, r := range rows {
 		id := uint32(100 * (i + 1))
 		line := sdk.NewRowPanel()
 		line.Title, line.Id, line.GridPos = &r.title, id, &sdk.GridPos{H: 1, W: 24, Y: y}
-		line.Collapsed = q.options.Folded && i > 0
+		line.Collapsed = folded && i > 0
 		var inside []sdk.Panel
 		if y, err = place(r.panels, source, id+1, y+1, func(p sdk.Panel) { inside = append(inside, p) }); err != nil {
 			return nil, err

@@ -12,6 +12,7 @@ import (
 	"github.com/grafana/grafana-foundation-sdk/go/cog/plugins"
 	sdk "github.com/grafana/grafana-foundation-sdk/go/dashboard"
 	"github.com/grafana/grafana-foundation-sdk/go/prometheus"
+	textpanel "github.com/grafana/grafana-foundation-sdk/go/text"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
 
@@ -24,7 +25,8 @@ import (
 func tenant() Options {
 	return Options{
 		UID: "sluice-team-a", Title: "team-a", Datasource: "prom-1", TTFT: 1, ITL: 0.1,
-		Fixed:   []Matcher{{"namespace", "team-a"}, {"tenant", `a"b\`}},
+		Fixed:  []Matcher{{"namespace", "team-a"}, {"tenant", `a"b\`}},
+		Router: []string{"inference_service"}, Docs: "https://docs.example/",
 		Filters: []string{"inference_service", "pool", "replica"}, Replica: []string{"inference_service", "pool", "replica"},
 	}
 }
@@ -36,6 +38,26 @@ func build(t *testing.T, o Options) Dashboard {
 		t.Fatal(err)
 	}
 	return d
+}
+
+// built is a dashboard and what it was built with.
+type built struct {
+	Dashboard
+	options Options
+}
+
+// boards are all that can be built: for everybody, for a tenant, and a tenant's by subject.
+func boards(t *testing.T) map[string]built {
+	t.Helper()
+	all := map[string]built{"standalone": {build(t, Standalone()), Standalone()}, "tenant": {build(t, tenant()), tenant()}}
+	for _, s := range Subjects() {
+		d, err := BuildSubject(tenant(), s)
+		if err != nil {
+			t.Fatalf("%s: %v", s.Key, err)
+		}
+		all[s.Key] = built{d, tenant()}
+	}
+	return all
 }
 
 // flat gives all panels, also those of closed rows.
@@ -81,8 +103,8 @@ func TestCheckedInDashboard(t *testing.T) {
 // TestSchema: what is written reads back as Grafana's types have it, every field known and none missing.
 func TestSchema(t *testing.T) {
 	plugins.RegisterDefaultPlugins()
-	for name, o := range map[string]Options{"standalone": Standalone(), "tenant": tenant()} {
-		text, err := json.Marshal(build(t, o))
+	for name, board := range boards(t) {
+		text, err := json.Marshal(board.Dashboard)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -128,8 +150,8 @@ func TestOriginalPanels(t *testing.T) {
 // TestGrid: ids are unique, panels lie within the grid and not on each other, and each says what it shows and why it may be
 // empty.
 func TestGrid(t *testing.T) {
-	for name, o := range map[string]Options{"standalone": Standalone(), "tenant": tenant()} {
-		panels, rows := flat(build(t, o))
+	for name, board := range boards(t) {
+		panels, rows := flat(board.Dashboard)
 		ids, taken := map[uint32]string{}, map[[2]uint32]string{}
 		occupy := func(id uint32, title string, pos sdk.GridPos) {
 			if other, used := ids[id]; used {
@@ -153,6 +175,12 @@ func TestGrid(t *testing.T) {
 		}
 		for _, p := range panels {
 			occupy(*p.Id, *p.Title, *p.GridPos)
+			if p.Type == "text" {
+				if len(p.Targets) > 0 {
+					t.Errorf("%s: panel %s of words asks something", name, *p.Title)
+				}
+				continue
+			}
 			defaults := p.FieldConfig.Defaults
 			if defaults.NoValue == nil || *defaults.NoValue == "" {
 				t.Errorf("%s: panel %s does not say why it may be empty", name, *p.Title)
@@ -172,8 +200,8 @@ var choice = regexp.MustCompile(`\$[a-z_]+`)
 // TestQueries: every query is PromQL, selects only families of the table, accepts both spellings, and carries the fixed
 // matchers and the reader's choices.
 func TestQueries(t *testing.T) {
-	for name, o := range map[string]Options{"standalone": Standalone(), "tenant": tenant()} {
-		d := build(t, o)
+	for name, board := range boards(t) {
+		d, o := board.Dashboard, board.options
 		panels, _ := flat(d)
 		offered := map[string]bool{"$__rate_interval": true, "$datasource": true}
 		for _, v := range d.Templating.List {
@@ -222,6 +250,72 @@ func TestEveryFamilyIsShown(t *testing.T) {
 	}
 }
 
+// TestSubjects: the set of dashboards has the panels of the single one, each family of the table among them, and each dashboard
+// its own name and place.
+func TestSubjects(t *testing.T) {
+	all := boards(t)
+	single, _ := flat(all["standalone"].Dashboard)
+	here, uids := map[string]bool{}, map[string]bool{}
+	for _, s := range Subjects() {
+		d := all[s.Key].Dashboard
+		if len(*d.Uid) > 40 || uids[*d.Uid] || !strings.HasSuffix(*d.Uid, "-"+s.Key) || len(s.Key) > 12 {
+			t.Errorf("%s has the uid %s", s.Key, *d.Uid)
+		}
+		uids[*d.Uid] = true
+		if *d.Title != s.Title+" / team-a" || *d.Description == "" {
+			t.Errorf("%s: title %s, description %s", s.Key, *d.Title, *d.Description)
+		}
+		panels, _ := flat(d)
+		for _, p := range panels {
+			here[*p.Title] = true
+		}
+	}
+	for _, p := range single {
+		if !here[*p.Title] {
+			t.Errorf("no dashboard of the set has the panel %s", *p.Title)
+		}
+	}
+}
+
+// TestPaths: the dashboard goes the ways of docs/diagnosis.md, in their order, and its links lead there.
+func TestPaths(t *testing.T) {
+	text, err := os.ReadFile("../../docs/diagnosis.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ways, anchors []string
+	for _, h := range regexp.MustCompile(`(?m)^## (.*)$`).FindAllStringSubmatch(string(text), -1) {
+		ways = append(ways, h[1])
+		anchors = append(anchors, regexp.MustCompile(`[^a-z0-9-]`).ReplaceAllString(strings.ReplaceAll(strings.ToLower(h[1]), " ", "-"), ""))
+	}
+	if len(ways) < 6 || ways[0] != "The order in which to read" {
+		t.Fatalf("docs/diagnosis.md begins with %q", ways)
+	}
+	for i, p := range paths {
+		if p.anchor != anchors[i+1] || !strings.HasSuffix(p.title, ways[i+1]) {
+			t.Errorf("path %d is %s (%s), the page has %s (%s)", i+1, p.title, p.anchor, ways[i+1], anchors[i+1])
+		}
+	}
+	panels, _ := flat(boards(t)["diagnosis"].Dashboard)
+	links := 0
+	for _, p := range panels {
+		if o, ok := p.Options.(*textpanel.Options); ok && strings.Contains(o.Content, "](https://docs.example/diagnosis.md#") {
+			links++
+		}
+	}
+	if links != 1+len(paths) {
+		t.Errorf("%d panels of words link to the page, want %d", links, 1+len(paths))
+	}
+}
+
+func TestPanelThatIsNotThere(t *testing.T) {
+	q := &queries{options: Standalone()}
+	_ = pick(q, original(q), "Nothing")
+	if err := q.err(); err == nil || !strings.Contains(err.Error(), "panel Nothing") {
+		t.Errorf("%v, want an error that names the panel", err)
+	}
+}
+
 func checkQuery(t *testing.T, where, expr string, o Options) {
 	t.Helper()
 	parsed, err := parser.ParseExpr(strings.ReplaceAll(expr, interval, "1m"))
@@ -253,7 +347,7 @@ func checkQuery(t *testing.T, where, expr string, o Options) {
 		want := append([]string{}, o.Filters...)
 		switch source {
 		case fromRouter:
-			want = slices.DeleteFunc(want, func(label string) bool { return slices.Contains(o.Replica, label) })
+			want = slices.DeleteFunc(want, func(label string) bool { return slices.Contains(o.Replica, label) && !slices.Contains(o.Router, label) })
 		case metrics.FromScheduler:
 			want = append(append(want, modelLabels...), rankLabels...)
 			if have[priority] == "" {
@@ -265,7 +359,9 @@ func checkQuery(t *testing.T, where, expr string, o Options) {
 			want = append(want, modelLabels...)
 		}
 		for _, label := range want {
-			if have[label] != "=~$"+label {
+			if !slices.ContainsFunc(selector.LabelMatchers, func(m *labels.Matcher) bool {
+				return m.Name == label && m.Type == labels.MatchRegexp && m.Value == "$"+label
+			}) {
 				t.Errorf("%s: %s does not filter by %s", where, selector, label)
 			}
 		}

@@ -28,6 +28,10 @@ type Options struct {
 	// Replica are labels of targets that tell engines apart, the parts of a legend. All nodes of one replica have the same
 	// values.
 	Replica []string
+	// Router are those of Filters that series of routers have too.
+	Router []string
+	// Docs is the URL under which the pages of docs/ are, for links in panels; empty for no links.
+	Docs string
 }
 
 // Matcher is label="value".

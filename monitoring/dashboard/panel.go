@@ -9,6 +9,7 @@ import (
 	"github.com/grafana/grafana-foundation-sdk/go/heatmap"
 	"github.com/grafana/grafana-foundation-sdk/go/prometheus"
 	"github.com/grafana/grafana-foundation-sdk/go/stat"
+	"github.com/grafana/grafana-foundation-sdk/go/text"
 	"github.com/grafana/grafana-foundation-sdk/go/timeseries"
 )
 
@@ -37,6 +38,8 @@ const (
 	stacked             // lines on top of each other, for parts of a whole
 	heat                // a histogram over time
 	value               // the last value, large
+	perRank             // a line of a map a series, its colour the value
+	prose               // words, and no query
 )
 
 // panel is one panel.
@@ -56,6 +59,7 @@ type panel struct {
 	width   uint32 // of 24; 0 for 12
 	height  uint32 // 0 for 8
 	targets []target
+	text    string // with prose: Markdown
 	id      uint32 // 0: by position
 }
 
@@ -75,7 +79,11 @@ func (p panel) build(source common.DataSourceRef, id uint32, pos sdk.GridPos) (s
 	var err error
 	switch p.look {
 	case heat:
-		built, err = p.heatmap(source).Build()
+		built, err = p.heatmap(source, prometheus.PromQueryFormatHeatmap).Build()
+	case perRank:
+		built, err = p.heatmap(source, prometheus.PromQueryFormatTimeSeries).Build()
+	case prose:
+		built, err = text.NewPanelBuilder().Title(p.title).Mode(text.TextModeMarkdown).Content(p.text).Build()
 	case value:
 		built, err = p.stat(source).Build()
 	default:
@@ -124,13 +132,18 @@ func (p panel) timeseries(source common.DataSourceRef) *timeseries.PanelBuilder 
 	return b
 }
 
-func (p panel) heatmap(source common.DataSourceRef) *heatmap.PanelBuilder {
+// heatmap gives buckets as lines where the format is that of histograms, else series.
+func (p panel) heatmap(source common.DataSourceRef, format prometheus.PromQueryFormat) *heatmap.PanelBuilder {
 	b := heatmap.NewPanelBuilder().Title(p.title).Description(p.help).Datasource(source).NoValue(p.noValue()).
 		Tooltip(heatmap.NewHeatmapTooltipBuilder().Mode(common.TooltipDisplayModeSingle)).
-		YAxis(heatmap.NewYAxisConfigBuilder().Unit(p.unit)).
 		Color(heatmap.NewHeatmapColorOptionsBuilder().Mode(heatmap.HeatmapColorModeScheme).Scheme("Spectral").Exponent(0.5).Steps(64).Fill("dark-orange"))
+	if format == prometheus.PromQueryFormatHeatmap {
+		b.YAxis(heatmap.NewYAxisConfigBuilder().Unit(p.unit)) // of the bounds
+	} else {
+		b.CellValues(heatmap.NewCellValuesBuilder().Unit(p.unit)).Calculate(false)
+	}
 	for i, t := range p.targets {
-		b.WithTarget(t.query(source, i, prometheus.PromQueryFormatHeatmap))
+		b.WithTarget(t.query(source, i, format))
 	}
 	return b
 }

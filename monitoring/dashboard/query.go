@@ -38,7 +38,9 @@ func (q *queries) matchers(source metrics.Source) []string {
 	labels := slices.Clone(q.options.Filters)
 	switch source {
 	case fromRouter: // a router is no replica of an engine
-		labels = slices.DeleteFunc(labels, func(label string) bool { return slices.Contains(q.options.Replica, label) })
+		labels = slices.DeleteFunc(labels, func(label string) bool {
+			return slices.Contains(q.options.Replica, label) && !slices.Contains(q.options.Router, label)
+		})
 	case metrics.FromScheduler:
 		labels = slices.Concat(labels, modelLabels, rankLabels)
 	case metrics.FromCache:
