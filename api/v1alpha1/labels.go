@@ -23,7 +23,7 @@ const (
 	LabelDPRank    = LabelPrefix + "dp-rank"
 	LabelMoEEPRank = LabelPrefix + "moe-ep-rank"
 
-	// LabelComponent tells what a managed object is: engine or router.
+	// LabelComponent tells what a managed object is or belongs to: engine, router, rules or dashboards.
 	LabelComponent = LabelPrefix + "component"
 
 	// LabelDraining is "true" on an engine pod from the moment that it carries AnnotationDraining. The selector of a pool's
@@ -60,6 +60,10 @@ const (
 const (
 	ComponentEngine = "engine"
 	ComponentRouter = "router"
+
+	// ComponentRules and ComponentDashboards are what Prometheus and Grafana get.
+	ComponentRules      = "rules"
+	ComponentDashboards = "dashboards"
 
 	// ComponentMetricsAPI marks the APIServices of the custom metrics API that belong to this operator. It fills the CA
 	// bundle into those alone.

@@ -192,7 +192,7 @@ func Secret(service *v1alpha1.InferenceService, value string) *corev1.Secret {
 		ObjectMeta: metav1.ObjectMeta{
 			Name:            SecretName(service.Name),
 			Namespace:       service.Namespace,
-			Labels:          serviceLabels(service, v1alpha1.ComponentEngine),
+			Labels:          ServiceLabels(service, v1alpha1.ComponentEngine),
 			OwnerReferences: OwnedByService(service),
 		},
 		Type:       corev1.SecretTypeOpaque,
@@ -205,7 +205,7 @@ func NewRouter(service *v1alpha1.InferenceService, defaults RouterDefaults) Rout
 	meta := metav1.ObjectMeta{
 		Name:            RouterName(service.Name),
 		Namespace:       service.Namespace,
-		Labels:          serviceLabels(service, v1alpha1.ComponentRouter),
+		Labels:          ServiceLabels(service, v1alpha1.ComponentRouter),
 		OwnerReferences: OwnedByService(service),
 	}
 	selector := map[string]string{
@@ -237,7 +237,7 @@ func NewRouter(service *v1alpha1.InferenceService, defaults RouterDefaults) Rout
 					},
 				},
 				Template: corev1.PodTemplateSpec{
-					ObjectMeta: metav1.ObjectMeta{Labels: serviceLabels(service, v1alpha1.ComponentRouter)},
+					ObjectMeta: metav1.ObjectMeta{Labels: ServiceLabels(service, v1alpha1.ComponentRouter)},
 					Spec:       routerPod(service, defaults),
 				},
 			},
@@ -346,8 +346,8 @@ func serviceType(of corev1.ServiceType) corev1.ServiceType {
 	return of
 }
 
-// serviceLabels are on everything that belongs to a service and to none of its pools.
-func serviceLabels(service *v1alpha1.InferenceService, component string) map[string]string {
+// ServiceLabels are on everything that belongs to a service and to none of its pools.
+func ServiceLabels(service *v1alpha1.InferenceService, component string) map[string]string {
 	return map[string]string{
 		v1alpha1.LabelService:          service.Name,
 		v1alpha1.LabelTenant:           LabelValue(Tenant(service)),

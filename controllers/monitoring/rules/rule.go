@@ -1,0 +1,95 @@
+package rules
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+
+	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/sluice-dev/sluice/api/v1alpha1"
+	"github.com/sluice-dev/sluice/controllers/plan"
+)
+
+// DefaultRunbooks is where the pages are that alerts link to.
+const DefaultRunbooks = "https://github.com/sluice-dev/sluice/blob/main/docs"
+
+// Options are the parts of rules that the installation decides.
+type Options struct {
+	// Labels are added to every PrometheusRule, for a Prometheus that selects by labels, for example release=prometheus.
+	Labels map[string]string
+	// Runbooks is the URL under which the pages of docs/ are; by default DefaultRunbooks.
+	Runbooks string
+}
+
+// Build gives the PrometheusRule of a service, owned by it and with its name. It fails on objectives that cannot be measured.
+func Build(service *v1alpha1.InferenceService, options Options) (*monitoringv1.PrometheusRule, error) {
+	s := &scope{namespace: service.Namespace, tenant: plan.Tenant(service), service: service.Name}
+	slos, err := objectives(service)
+	if err != nil {
+		return nil, err
+	}
+	recorded, alerting := recordings(s), alerts(s, service)
+	for _, o := range slos {
+		recorded = append(recorded, sloRecordings(s, o)...)
+		alerting = append(alerting, sloAlerts(s, o)...)
+	}
+	if err := s.err(); err != nil {
+		return nil, err
+	}
+	labels := maps.Clone(options.Labels)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	maps.Copy(labels, service.Spec.Observability.Rules.Labels)
+	maps.Copy(labels, plan.ServiceLabels(service, v1alpha1.ComponentRules))
+	return &monitoringv1.PrometheusRule{
+		TypeMeta: metav1.TypeMeta{APIVersion: monitoringv1.SchemeGroupVersion.String(), Kind: monitoringv1.PrometheusRuleKind},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: service.Name, Namespace: service.Namespace, Labels: labels, OwnerReferences: plan.OwnedByService(service),
+		},
+		Spec: monitoringv1.PrometheusRuleSpec{Groups: []monitoringv1.RuleGroup{
+			{Name: group(service, "recording"), Rules: recordingRules(s, recorded)},
+			{Name: group(service, "alerts"), Rules: alertingRules(s, alerting, options)},
+		}},
+	}, nil
+}
+
+// group names a group. Prometheus knows groups by their file too, but people read the name alone.
+func group(service *v1alpha1.InferenceService, kind string) string {
+	return fmt.Sprintf("sluice.%s.%s.%s", service.Namespace, service.Name, kind)
+}
+
+func recordingRules(s *scope, list []recording) []monitoringv1.Rule {
+	rules := make([]monitoringv1.Rule, len(list))
+	for i, r := range list {
+		rules[i] = monitoringv1.Rule{Record: r.name, Expr: intstr.FromString(r.expr), Labels: s.labels(r.labels)}
+	}
+	return rules
+}
+
+func alertingRules(s *scope, list []alert, options Options) []monitoringv1.Rule {
+	base := options.Runbooks
+	if base == "" {
+		base = DefaultRunbooks
+	}
+	// What a template knows are the labels of what the query finds, and few queries keep the service's.
+	named := strings.NewReplacer("SERVICE", s.service)
+	rules := make([]monitoringv1.Rule, len(list))
+	for i, a := range list {
+		labels := s.labels(a.labels)
+		labels["severity"] = a.severity
+		rules[i] = monitoringv1.Rule{
+			Alert: a.name, Expr: intstr.FromString(a.expr), Labels: labels,
+			Annotations: map[string]string{
+				"summary": named.Replace(a.summary), "description": named.Replace(a.description), "runbook_url": strings.TrimSuffix(base, "/") + "/" + a.anchor,
+			},
+		}
+		if a.wait != "" {
+			rules[i].For = new(monitoringv1.Duration(a.wait))
+		}
+	}
+	return rules
+}
