@@ -8,7 +8,7 @@
 //  5. semantics        what the engines' numbers mean, and how they add up
 //  6. observe          what the engines say, with its age
 //  7. autoscaling      HorizontalPodAutoscalers and the custom metrics API
-//  8. monitoring       monitors for Prometheus
+//  8. monitoring       monitors, rules and dashboards for Prometheus and Grafana
 //
 // A resource goes read → plan → apply → observe → status; both controllers have the same file names for it.
 package controllers
