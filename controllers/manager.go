@@ -34,6 +34,8 @@ import (
 	"github.com/sluice-dev/sluice/controllers/enginepool"
 	"github.com/sluice-dev/sluice/controllers/inferenceservice"
 	"github.com/sluice-dev/sluice/controllers/monitoring"
+	"github.com/sluice-dev/sluice/controllers/monitoring/dashboards"
+	"github.com/sluice-dev/sluice/controllers/monitoring/rules"
 	"github.com/sluice-dev/sluice/controllers/observe"
 	"github.com/sluice-dev/sluice/controllers/plan"
 	"github.com/sluice-dev/sluice/internal/scrapers"
@@ -73,6 +75,10 @@ type Config struct {
 
 	// Monitors are the installation's part of monitors.
 	Monitors monitoring.Options
+	// Rules are the installation's part of recording rules and alerts.
+	Rules rules.Options
+	// Dashboards are the installation's part of tenants' dashboards; nil makes none.
+	Dashboards *dashboards.Options
 
 	Log   logr.Logger
 	Clock clock.Clock
@@ -168,6 +174,7 @@ func cacheOptions(namespaces []string) cache.Options {
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Pod{}:                            engines,
+			&corev1.ConfigMap{}:                      managed,
 			&corev1.Service{}:                        managed,
 			&corev1.ServiceAccount{}:                 managed,
 			&rbacv1.Role{}:                           managed,
@@ -232,7 +239,7 @@ func addMetricsAPI(mgr manager.Manager, restConfig *rest.Config, operator Config
 
 func addControllers(mgr manager.Manager, restConfig *rest.Config, operator Config, store *observe.Store) error {
 	monitors, err := monitoring.NewApplierForConfig(restConfig, monitoring.ApplierConfig{
-		Resources:  []monitoring.Resource{monitoring.ServiceMonitors, monitoring.PodMonitors},
+		Resources:  []monitoring.Resource{monitoring.ServiceMonitors, monitoring.PodMonitors, monitoring.PrometheusRules, dashboards.Folders, dashboards.Dashboards},
 		Namespaces: operator.WatchNamespaces,
 		Clock:      operator.Clock,
 		Log:        operator.Log.WithName("monitoring"),
@@ -243,6 +250,10 @@ func addControllers(mgr manager.Manager, restConfig *rest.Config, operator Confi
 	if err := mgr.Add(monitors); err != nil {
 		return fmt.Errorf("add the monitors' applier: %w", err)
 	}
+	var shown *dashboards.Applier
+	if operator.Dashboards != nil {
+		shown = &dashboards.Applier{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Options: *operator.Dashboards}
+	}
 	return errors.Join(
 		inferenceservice.New(inferenceservice.Config{
 			Client:         mgr.GetClient(),
@@ -250,6 +261,8 @@ func addControllers(mgr manager.Manager, restConfig *rest.Config, operator Confi
 			Recorder:       mgr.GetEventRecorder("inferenceservice"),
 			Monitors:       monitors,
 			MonitorOptions: operator.Monitors,
+			RuleOptions:    operator.Rules,
+			Dashboards:     shown,
 			Clock:          operator.Clock,
 			Router:         plan.RouterDefaults{Image: operator.RouterImage},
 			NewSecret:      newSecret,

@@ -103,9 +103,10 @@ type trial struct {
 	namespace string
 	kubelet   *kubelet
 	operator  *operator
+	edit      []func(*controllers.Config) // of the operator
 }
 
-func newTrial(t *testing.T) *trial {
+func newTrial(t *testing.T, edit ...func(*controllers.Config)) *trial {
 	t.Helper()
 	scheme, err := controllers.NewScheme()
 	if err != nil {
@@ -122,9 +123,9 @@ func newTrial(t *testing.T) *trial {
 	if err := bind(t.Context(), api, namespace.Name); err != nil {
 		t.Fatal(err)
 	}
-	trial := &trial{T: t, Client: api, namespace: namespace.Name}
+	trial := &trial{T: t, Client: api, namespace: namespace.Name, edit: edit}
 	trial.kubelet = startKubelet(t, api, namespace.Name)
-	trial.operator = startOperator(t, namespace.Name)
+	trial.operator = startOperator(t, namespace.Name, edit...)
 	t.Cleanup(func() { trial.operator.stop(t) })
 	return trial
 }
@@ -138,7 +139,7 @@ type operator struct {
 	writes map[string]int // by method and path
 }
 
-func startOperator(t *testing.T, namespace string) *operator {
+func startOperator(t *testing.T, namespace string, edit ...func(*controllers.Config)) *operator {
 	t.Helper()
 	o := &operator{done: make(chan error, 1), writes: map[string]int{}}
 	config := rest.CopyConfig(server.Config)
@@ -157,11 +158,15 @@ func startOperator(t *testing.T, namespace string) *operator {
 	if testing.Verbose() {
 		log = testr.New(t)
 	}
-	manager, err := controllers.NewManager(config, controllers.Config{
+	settings := controllers.Config{
 		EngineImage: "engine:v1", RouterImage: "router:v1",
 		WatchNamespaces: []string{namespace}, MetricsAddress: "0", ProbeAddress: "0",
 		ObserveInterval: observeInterval, Log: log, Clock: clock.RealClock{}, Registry: prometheus.NewRegistry(),
-	})
+	}
+	for _, e := range edit {
+		e(&settings)
+	}
+	manager, err := controllers.NewManager(config, settings)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,6 +21,8 @@ import (
 
 	"github.com/sluice-dev/sluice/controllers"
 	"github.com/sluice-dev/sluice/controllers/monitoring"
+	"github.com/sluice-dev/sluice/controllers/monitoring/dashboards"
+	"github.com/sluice-dev/sluice/controllers/monitoring/rules"
 	"github.com/sluice-dev/sluice/internal/version"
 )
 
@@ -37,6 +39,8 @@ func command() *cobra.Command {
 	var (
 		operator   controllers.Config
 		disableAPI bool
+		shown      = dashboards.DefaultOptions()
+		showNone   bool
 		logLevel   string
 		kubeconfig string
 	)
@@ -57,6 +61,10 @@ func command() *cobra.Command {
 			klog.SetLogger(log.WithName("client-go"))
 			operator.Log, operator.Clock, operator.Registry = log, clock.RealClock{}, metrics.Registry
 			operator.MetricsAPI = !disableAPI
+			if !showNone {
+				shown.Docs = operator.Rules.Runbooks
+				operator.Dashboards = &shown
+			}
 			if err := operator.Validate(); err != nil {
 				return err
 			}
@@ -89,6 +97,13 @@ func command() *cobra.Command {
 	flags.StringVar(&operator.MetricsAPISecret, "metrics-api-secret", "sluice-metrics-api", "Secret for the certificate of custom.metrics.k8s.io in the operator's namespace")
 	flags.StringToStringVar(&operator.Monitors.Labels, "monitor-labels", nil, "labels to add to monitors, for example release=prometheus")
 	flags.StringVar(&operator.Monitors.Interval, "monitor-interval", monitoring.DefaultInterval, "time between two scrapes, where a service says none")
+	flags.StringToStringVar(&operator.Rules.Labels, "rule-labels", nil, "labels to add to PrometheusRules, for example release=prometheus")
+	flags.StringVar(&operator.Rules.Runbooks, "runbook-url", rules.DefaultRunbooks, "URL under which the pages of docs/ are, for the links of alerts and dashboards")
+	flags.BoolVar(&showNone, "disable-dashboards", false, "make no dashboards for tenants")
+	flags.StringToStringVar(&shown.Labels, "dashboard-labels", shown.Labels, "labels of ConfigMaps with dashboards, by which Grafana's sidecar finds them")
+	flags.StringVar(&shown.FolderAnnotation, "dashboard-folder-annotation", shown.FolderAnnotation, "annotation by which Grafana's sidecar finds a dashboard's folder")
+	flags.StringVar(&shown.Datasource, "dashboard-datasource", "", "uid of the Prometheus data source of dashboards; by default the reader chooses")
+	flags.StringToStringVar(&shown.Instances, "dashboard-instances", shown.Instances, "labels of the Grafanas to which grafana-operator gives the dashboards")
 	flags.StringVar(&logLevel, "log-level", "info", "debug, info, warn or error")
 	flags.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig of the cluster; by default that of the pod, or $KUBECONFIG")
 	return root

@@ -28,6 +28,8 @@ import (
 
 	"github.com/sluice-dev/sluice/api/v1alpha1"
 	"github.com/sluice-dev/sluice/controllers/monitoring"
+	"github.com/sluice-dev/sluice/controllers/monitoring/dashboards"
+	"github.com/sluice-dev/sluice/controllers/monitoring/rules"
 	"github.com/sluice-dev/sluice/controllers/owned"
 	"github.com/sluice-dev/sluice/controllers/plan"
 )
@@ -49,21 +51,28 @@ type Monitors interface {
 	Apply(ctx context.Context, desired client.Object) (monitoring.Change, error)
 	// Remove deletes a monitor that the owner controls.
 	Remove(ctx context.Context, resource monitoring.Resource, name types.NamespacedName, owner metav1.OwnerReference) (removed bool, err error)
+	// Missing says whether the cluster is known to lack a resource.
+	Missing(resource monitoring.Resource) bool
+	// Settled says whether an object is known to be as it was applied last.
+	Settled(resource monitoring.Resource, name types.NamespacedName) bool
 	// Forget drops what is remembered of the monitors of a name.
 	Forget(name types.NamespacedName)
 	// Source asks for all services anew when a resource appears or goes, and for one whose monitor somebody changed.
 	Source(all func(context.Context) []reconcile.Request, of func(context.Context, client.Object) []reconcile.Request) source.Source
 }
 
-// Config is what a Reconciler works with. All fields but MonitorOptions are needed.
+// Config is what a Reconciler works with. All fields but options and Dashboards are needed.
 type Config struct {
 	Client         client.Client // reads from the cache
 	Live           client.Reader // reads from the API server
 	Recorder       events.EventRecorder
 	Monitors       Monitors
 	MonitorOptions monitoring.Options
-	Clock          clock.PassiveClock
-	Router         plan.RouterDefaults
+	RuleOptions    rules.Options
+	// Dashboards keeps those of tenants; nil makes none.
+	Dashboards *dashboards.Applier
+	Clock      clock.PassiveClock
+	Router     plan.RouterDefaults
 	// NewSecret makes the shared secret of a service's engines: hex digits.
 	NewSecret func() (string, error)
 }
@@ -76,6 +85,8 @@ type Reconciler struct {
 	mu sync.Mutex
 	// loadWritten is when the load of a service was last written to its status, by this process.
 	loadWritten map[types.NamespacedName]time.Time
+	// rulesOf is the generation of a service whose rules were applied last, by this process.
+	rulesOf map[types.NamespacedName]int64
 }
 
 // New makes a Reconciler.
@@ -84,13 +95,14 @@ func New(config Config) *Reconciler {
 		Config:      config,
 		applier:     owned.Applier{Client: config.Client, Live: config.Live},
 		loadWritten: map[types.NamespacedName]time.Time{},
+		rulesOf:     map[types.NamespacedName]int64{},
 	}
 }
 
 // SetupWithManager makes the manager call the reconciler when a service's spec or anything that it is made of changes,
 // when somebody changes its monitors, and when the cluster gets the resources of monitors.
 func (r *Reconciler) SetupWithManager(manager ctrl.Manager) error {
-	err := ctrl.NewControllerManagedBy(manager).
+	control := ctrl.NewControllerManagedBy(manager).
 		Named("inferenceservice").
 		For(&v1alpha1.InferenceService{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.EnginePool{}, soon()).
@@ -100,13 +112,24 @@ func (r *Reconciler) SetupWithManager(manager ctrl.Manager) error {
 		Owns(&rbacv1.RoleBinding{}).
 		// Headless Services belong to pools, so a label leads to the service.
 		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(serviceOf)).
-		WatchesRawSource(r.Monitors.Source(r.all, serviceOf)).
+		WatchesRawSource(r.Monitors.Source(r.all, r.keeperOf)).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: 8,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
-		}).
-		Complete(r)
-	if err != nil {
+		})
+	if r.Dashboards != nil {
+		// What is in a ConfigMap is not kept in memory: its version tells when it changed.
+		control.WatchesMetadata(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(r.keeperOf)).
+			// The dashboards of a service that goes need an owner.
+			Watches(&v1alpha1.InferenceService{}, handler.Funcs{DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+				if service, ok := e.Object.(*v1alpha1.InferenceService); ok {
+					for _, request := range r.heir(ctx, service.Namespace, plan.Tenant(service)) {
+						q.Add(request)
+					}
+				}
+			}})
+	}
+	if err := control.Complete(r); err != nil {
 		return fmt.Errorf("set up the inferenceservice controller: %w", err)
 	}
 	return nil
@@ -177,12 +200,15 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (resul
 		return ctrl.Result{}, err
 	}
 	// 2. Plan and apply; a part that fails does not hold the others up.
-	return ctrl.Result{}, errors.Join(
+	err = errors.Join(
 		r.applySecret(ctx, step),
 		r.applyPools(ctx, step),
 		r.applyRouter(ctx, step),
 		r.retirePools(ctx, step),
 	)
+	r.applyRules(ctx, step)
+	r.applyDashboards(ctx, step)
+	return ctrl.Result{}, err
 }
 
 // finish observes and writes the status, whatever happened before. What only needs time, such as a conflict with
@@ -217,4 +243,5 @@ func (r *Reconciler) forget(key types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.loadWritten, key)
+	delete(r.rulesOf, key)
 }

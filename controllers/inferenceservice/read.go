@@ -25,10 +25,15 @@ type step struct {
 	secretHash string // of the PD Secret; empty when it is not known
 	monitors   []monitoring.Result
 	err        error
+
+	dashboards              bool // the operator makes some
+	rulesErr, dashboardsErr error
+	rulesInvalid            bool // rulesErr is about the spec: it comes again until that changes
 }
 
+// monitorFailed says whether something was refused that a service serves without.
 func (s *step) monitorFailed() bool {
-	return slices.ContainsFunc(s.monitors, func(r monitoring.Result) bool { return r.Change.Outcome == monitoring.Failed })
+	return s.rulesErr != nil && !s.rulesInvalid || s.dashboardsErr != nil || slices.ContainsFunc(s.monitors, func(r monitoring.Result) bool { return r.Change.Outcome == monitoring.Failed })
 }
 
 // read fills the step from the cache.

@@ -157,9 +157,12 @@ func observeService(step *step) {
 		setMetricsFlowing(step)
 		setScalingActive(step)
 		if len(step.monitors) > 0 {
-			meta.SetStatusCondition(&status.Conditions, monitoring.Provisioned(step.monitors, service.Generation))
+			meta.SetStatusCondition(&status.Conditions, step.provisioned())
 			status.Observability = monitoring.Status(step.monitors)
 		}
+	}
+	if step.read && step.dashboards {
+		setDashboards(step)
 	}
 	setReady(step)
 }

@@ -270,6 +270,23 @@ func checkOwner(kind string, live *unstructured.Unstructured, desired client.Obj
 	return owned.CheckOwner(kind, live, *owner)
 }
 
+// Missing says whether the cluster was looked at and lacks a resource, so that nobody need make objects of it.
+func (a *Applier) Missing(resource Resource) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	present, looked := a.present[resource]
+	return looked && !present
+}
+
+// Settled says whether an object is known to be as it was applied last, so that nobody need make it to find that out.
+func (a *Applier) Settled(resource Resource, name types.NamespacedName) bool {
+	now := a.cfg.Clock.Now()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	known := a.trusted[object{resource, name}]
+	return known.text != "" && now.Before(known.until)
+}
+
 // Forget drops what is remembered of the objects of a name, of all kinds, that are not wanted any more.
 func (a *Applier) Forget(name types.NamespacedName) {
 	a.mu.Lock()

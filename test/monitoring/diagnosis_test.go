@@ -111,7 +111,7 @@ func TestDiagnosisNames(t *testing.T) {
 
 // TestLinks: the links of the bundle's pages lead to files, and to headings of them.
 func TestLinks(t *testing.T) {
-	for _, page := range []string{"../../docs/diagnosis.md", "../../docs/metrics.md", "../../docs/stages.md", "../../monitoring/README.md"} {
+	for _, page := range []string{"../../docs/diagnosis.md", "../../docs/metrics.md", "../../docs/stages.md", "../../monitoring/README.md", "../../docs/alerts.md", "../../docs/dashboards.md"} {
 		text := read(t, page)
 		for _, l := range link.FindAllStringSubmatch(block.ReplaceAllString(text, ""), -1) {
 			file, fragment, _ := strings.Cut(l[1], "#")

@@ -86,10 +86,9 @@ func (a *Applier) Apply(ctx context.Context, s Set) (anchor *corev1.ConfigMap, c
 	if err != nil {
 		return anchor, changes, err
 	}
-	owner := *metav1.NewControllerRef(anchor, corev1.SchemeGroupVersion.WithKind("ConfigMap"))
 	var failures []error
 	for _, want := range list {
-		want.OwnerReferences = []metav1.OwnerReference{owner}
+		want.OwnerReferences = ownedBy(anchor)
 		_, change, err := a.write(ctx, want, again, known)
 		if err != nil {
 			failures = append(failures, err)

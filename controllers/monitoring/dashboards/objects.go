@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/sluice-dev/sluice/api/v1alpha1"
+	"github.com/sluice-dev/sluice/controllers/monitoring"
 	"github.com/sluice-dev/sluice/monitoring/dashboard"
 )
 
@@ -38,11 +39,14 @@ func DefaultOptions() Options {
 // GrafanaVersion is the version of grafana-operator's resources.
 var GrafanaVersion = schema.GroupVersion{Group: "grafana.integreatly.org", Version: "v1beta1"}
 
-// GrafanaFolderKind and GrafanaDashboardKind are grafana-operator's.
-const (
-	GrafanaFolderKind    = "GrafanaFolder"
-	GrafanaDashboardKind = "GrafanaDashboard"
+// Folders and Dashboards are the resources of grafana-operator.
+var (
+	Folders    = monitoring.Resource{Kind: "GrafanaFolder", GVR: GrafanaVersion.WithResource("grafanafolders")}
+	Dashboards = monitoring.Resource{Kind: "GrafanaDashboard", GVR: GrafanaVersion.WithResource("grafanadashboards")}
 )
+
+// Count is how many dashboards a set has.
+func Count() int { return len(dashboard.Subjects()) }
 
 const (
 	// dataKey is the file of a dashboard in its ConfigMap; the sidecar wants .json.
@@ -67,6 +71,12 @@ func Anchor(s Set) *corev1.ConfigMap {
 		ObjectMeta: metav1.ObjectMeta{Name: s.anchorName(), Namespace: s.Namespace, Labels: s.labels(), OwnerReferences: s.Owners},
 		Data:       map[string]string{"tenant": s.Tenant, "folder": s.Folder},
 	}
+}
+
+// ownedBy is the anchor as the controller of an object. It does not block the anchor's deletion, which would take a right on its
+// finalizers.
+func ownedBy(anchor *corev1.ConfigMap) []metav1.OwnerReference {
+	return []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: anchor.Name, UID: anchor.UID, Controller: new(true)}}
 }
 
 // ConfigMaps gives the dashboards of a set, in the order of their subjects, without an owner.
@@ -118,7 +128,6 @@ func render(s Set, subject dashboard.Subject, options Options) (string, error) {
 
 // Grafana gives the resources of grafana-operator: the folder, then the dashboards, owned by the anchor.
 func Grafana(s Set, options Options, anchor *corev1.ConfigMap) []*unstructured.Unstructured {
-	owner := metav1.NewControllerRef(anchor, corev1.SchemeGroupVersion.WithKind("ConfigMap"))
 	labels := map[string]string{}
 	maps.Copy(labels, s.Labels)
 	maps.Copy(labels, s.labels())
@@ -136,13 +145,13 @@ func Grafana(s Set, options Options, anchor *corev1.ConfigMap) []*unstructured.U
 		u.SetName(name)
 		u.SetNamespace(s.Namespace)
 		u.SetLabels(labels)
-		u.SetOwnerReferences([]metav1.OwnerReference{*owner})
+		u.SetOwnerReferences(ownedBy(anchor))
 		return u
 	}
-	list := []*unstructured.Unstructured{object(GrafanaFolderKind, s.anchorName(), map[string]any{"title": s.Folder})}
+	list := []*unstructured.Unstructured{object(Folders.Kind, s.anchorName(), map[string]any{"title": s.Folder})}
 	for _, subject := range dashboard.Subjects() {
 		name := s.objectName(subject.Key)
-		list = append(list, object(GrafanaDashboardKind, name, map[string]any{
+		list = append(list, object(Dashboards.Kind, name, map[string]any{
 			"configMapRef": map[string]any{"name": name, "key": dataKey}, "folderRef": s.anchorName(),
 		}))
 	}

@@ -188,7 +188,7 @@ func TestObjects(t *testing.T) {
 		if diff := cmp.Diff(want, object.Object["spec"]); diff != "" || object.GetKind() != kind || object.GetAPIVersion() != "grafana.integreatly.org/v1beta1" {
 			t.Errorf("%s %s (-want +got):\n%s", object.GetKind(), object.GetName(), diff)
 		}
-		if diff := cmp.Diff([]metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "sluice-dashboards-acme", UID: "u", Controller: &yes, BlockOwnerDeletion: &yes}}, object.GetOwnerReferences()); diff != "" {
+		if diff := cmp.Diff([]metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "sluice-dashboards-acme", UID: "u", Controller: &yes}}, object.GetOwnerReferences()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", object.GetName(), diff)
 		}
 		if diff := cmp.Diff(with("team", "red"), object.GetLabels()); diff != "" {

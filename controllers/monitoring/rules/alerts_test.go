@@ -326,7 +326,7 @@ var firings = []firing{
 	},
 	{
 		name: "scrapes: of the router", reason: "it is a target too", load: `router up 0x15`,
-		want: []fired{{"SluiceScrapeGap", alertLabels("warning", "instance", "router", "pod", "chat-router-0"), "Prometheus cannot scrape chat-router-0 (router)"}},
+		want: []fired{{"SluiceScrapeGap", alertLabels("warning", "instance", "router", "pod", "chat-router-0", "pool", "router", "engine_type", "router", "replica", "chat-router-x", "dp_rank", "all"), "Prometheus cannot scrape chat-router-0 (router)"}},
 	},
 	{name: "scrapes: one fails", reason: "the next one comes", load: `decode/0 up 1x5 0 1x10`},
 	{name: "scrapes: a replica goes", reason: "what was scaled in is no gap", load: `decode/0 up 1x20
@@ -335,7 +335,8 @@ var firings = []firing{
 		name: "scrapes: an engine has no target", reason: "the router sends it requests",
 		load: `router sluice_router_engines{role="decode",state="ready"} 2x20
 		       router sluice_router_engines{role="prefill",state="ready"} 1x20
-		       decode/0 up 1x20`,
+		       decode/0 up 1x20
+		       router up 1x20`,
 		want: []fired{
 			{"SluiceEnginesNotScraped", alertLabels("warning", "engine_type", "decode"), "1 ready decode engines of chat are not scraped"},
 			{"SluiceEnginesNotScraped", alertLabels("warning", "engine_type", "prefill"), "1 ready prefill engines of chat are not scraped"},

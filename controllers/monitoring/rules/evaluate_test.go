@@ -68,6 +68,9 @@ func (l load) series(t *testing.T, w where, respell bool) map[string][]parser.Se
 			kind := strings.TrimRight(pool, "0123456789")
 			b.Set("pool", pool).Set("engine_type", kind).Set("replica", replica).Set("revision", "abc").Set("node_rank", "0")
 		}
+		if !isEngine {
+			b.Set("pool", "router").Set("engine_type", "router").Set("replica", w.service+"-router-x").Set("dp_rank", "all")
+		}
 		if respell {
 			b.Set(labels.MetricName, strings.ReplaceAll(metric.Get(labels.MetricName), ":", "_"))
 		}

@@ -68,9 +68,9 @@ func (s *scope) router(name string, where ...string) string {
 	return name + "{" + s.matchers(where) + "}"
 }
 
-// targets selects Prometheus's own series up of engines; a router's has no engine_type.
+// targets selects Prometheus's own series up of engines, not of the router.
 func (s *scope) targets(where ...string) string {
-	return "up{" + s.matchers(append([]string{`engine_type!=""`}, where...)) + "}"
+	return "up{" + s.matchers(append([]string{`engine_type!~"|router"`}, where...)) + "}"
 }
 
 // family finds the row of a family in the registry; what may be done with it is what the row says.
