@@ -34,7 +34,7 @@ func essential(family string) bool {
 	return strings.HasPrefix(family, "sluice_") || slices.Contains([]string{
 		"sglang:num_running_reqs", "sglang:num_queue_reqs", "sglang:num_prefill_bootstrap_queue_reqs", "sglang:num_prefill_inflight_queue_reqs",
 		"sglang:num_decode_prealloc_queue_reqs", "sglang:num_decode_transfer_queue_reqs", "sglang:pending_prealloc_token_usage",
-		"sglang:num_grammar_queue_reqs", "sglang:num_paused_reqs", "sglang:num_retracted_reqs", "sglang:num_retracted_requests_total",
+		"sglang:num_grammar_queue_reqs", "sglang:num_paused_reqs", "sglang:num_retracted_reqs", "sglang:num_retracted_requests_total", "sglang:num_retracted_output_tokens_total",
 		"sglang:utilization", "sglang:token_usage", "sglang:gen_throughput", "sglang:cache_hit_rate", "sglang:fwd_occupancy",
 		"sglang:max_total_num_tokens", "sglang:max_running_requests_under_SLO",
 		"sglang:kv_available_tokens", "sglang:kv_evictable_tokens", "sglang:kv_used_tokens",

@@ -40,9 +40,6 @@ const (
 	fewErrors       = 5    // server errors within 5 minutes that say nothing yet
 )
 
-// probes are what is asked for by others than clients.
-const probes = `endpoint!~"/metrics/?|/health.*|/v1/loads|/server_info"`
-
 // faults are the outcomes that neither the client nor the request brings about.
 const faults = `outcome=~"internal_error|transfer_failed|bootstrap_failed|timeout|preempted"`
 
@@ -116,7 +113,6 @@ func routerAlerts(s *scope, service *v1alpha1.InferenceService) []alert {
 	answers := func(where ...string) string {
 		return "sum(rate(" + s.router("sluice_router_requests_total", where...) + "[5m]))"
 	}
-	failing := s.rate("sglang:http_responses_total", "", "5m", byPool, `status_code=~"5.."`, probes)
 	return []alert{
 		{
 			name: "SluiceRouterWithoutEngines", severity: severityCritical, wait: "5m", anchor: "diagnosis.md#the-router-has-no-engines",
@@ -131,13 +127,6 @@ func routerAlerts(s *scope, service *v1alpha1.InferenceService) []alert {
 			summary:     "{{ $value | humanizePercentage }} of the answers of SERVICE are server errors",
 			description: fmt.Sprintf("More than %s %% of the answers that clients of SERVICE get have a status of 500 or more.", percent(errorShare)),
 			help:        fmt.Sprintf("more than %s %% of the router's answers have a status of 500 or more", percent(errorShare)),
-		},
-		{
-			name: "SluiceEngineErrors", severity: severityWarning, wait: "5m", anchor: "diagnosis.md#server-errors",
-			expr:        fmt.Sprintf("%s > %s\nand\n%s * 300 >= %d", quotient(failing, s.rate("sglang:http_responses_total", "", "5m", byPool, probes)), number(errorShare), failing, fewErrors),
-			summary:     "{{ $value | humanizePercentage }} of the answers of pool {{ $labels.pool }} are server errors",
-			description: fmt.Sprintf("More than %s %% of the answers of engines of pool {{ $labels.pool }} have a status of 500 or more; probes are left out. The router tries others, as long as there are some.", percent(errorShare)),
-			help:        fmt.Sprintf("more than %s %% of the answers of a pool's engines have a status of 500 or more", percent(errorShare)),
 		},
 		{
 			name: "SluiceRequestsEndBadly", severity: severityWarning, wait: "10m", anchor: "diagnosis.md#requests-end-badly",

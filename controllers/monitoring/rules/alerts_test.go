@@ -291,17 +291,6 @@ var firings = []firing{
 		       router sluice_router_requests_total{code="500"} 0x5 1x15`,
 	},
 	{
-		name: "engines: probes are no answers", reason: "who is not ready answers 503 to those who ask whether it is",
-		load: `decode/0 sglang:http_responses_total{endpoint="/health",method="GET",status_code="503"} 0+60x20
-		       decode/0 sglang:http_responses_total{endpoint="/generate",method="POST",status_code="200"} 0+60x20`,
-	},
-	{
-		name: "engines: a pool fails", reason: "the router hides it as long as it can",
-		load: `decode/0 sglang:http_responses_total{endpoint="/generate",method="POST",status_code="500"} 0+20x20
-		       decode/0 sglang:http_responses_total{endpoint="/generate",method="POST",status_code="200"} 0+60x20`,
-		want: []fired{{"SluiceEngineErrors", ofPool("warning", "decode"), "25% of the answers of pool decode are server errors"}},
-	},
-	{
 		name: "requests: hand-overs fail", reason: "nobody did that but the engines",
 		load: `decode/0 sluice_request_outcomes_total{outcome="stop"} 0+50x20
 		       decode/0 sluice_request_outcomes_total{outcome="transfer_failed"} 0+10x20

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/sluice-dev/sluice/api/v1alpha1"
+	"github.com/sluice-dev/sluice/controllers/monitoring"
 	"github.com/sluice-dev/sluice/controllers/semantics"
 	routermetrics "github.com/sluice-dev/sluice/router/metrics"
 )
@@ -180,6 +181,37 @@ func family(m *labels.Matcher) (semantics.Number, bool) {
 		}
 	}
 	return semantics.Number{}, false
+}
+
+// TestAlertsRestOnWhatStays: no alert asks, itself or through what is recorded, for a family that a monitor may leave out to
+// stay within its limit.
+func TestAlertsRestOnWhatStays(t *testing.T) {
+	rule := build(t, pair(), Options{})
+	behind := map[string][]string{}
+	each(rule, func(r monitoringv1.Rule) {
+		if r.Record != "" {
+			behind[r.Record] = append(behind[r.Record], r.Expr.String())
+		}
+	})
+	var check func(alert, expr string)
+	check = func(alert, expr string) {
+		for _, selector := range selectors(t, expr) {
+			for _, m := range selector.LabelMatchers {
+				if m.Name != labels.MetricName {
+					continue
+				}
+				for _, expr := range behind[m.Value] {
+					check(alert, expr)
+				}
+				if n, ok := family(m); ok && !monitoring.Essential(n.Name) {
+					t.Errorf("%s rests on %s, which a monitor may leave out", alert, n.Name)
+				}
+			}
+		}
+	}
+	for _, r := range rule.Spec.Groups[1].Rules {
+		check(r.Alert, r.Expr.String())
+	}
 }
 
 func TestRouterFamilies(t *testing.T) {
