@@ -182,7 +182,7 @@ func TestReadEnvironment(t *testing.T) {
 		{"evictions", "bounds replace the built-in ones", "", map[string]string{"SGLANG_BUCKET_EVICTION_DURATION": "0.5, 0.01"},
 			func(c *server.Config) { c.Rank.Metrics.EvictionBuckets = []float64{0.01, 0.5} }, ""},
 		{"evictions, none", "the built-in ones", "", map[string]string{"SGLANG_BUCKET_EVICTION_DURATION": " "}, func(*server.Config) {}, ""},
-		{"evictions, no number", "the variable is named", "", map[string]string{"SGLANG_BUCKET_EVICTION_DURATION": "0.1,,2"}, nil, `SGLANG_BUCKET_EVICTION_DURATION is "0.1,,2": give seconds`},
+		{"evictions, no number", "the variable is named", "", map[string]string{"SGLANG_BUCKET_EVICTION_DURATION": "0.1,,2"}, nil, `SGLANG_BUCKET_EVICTION_DURATION is "0.1,,2": "" is no number: give seconds`},
 		{"evictions, twice", "the variable is named", "", map[string]string{"SGLANG_BUCKET_EVICTION_DURATION": "1,1"}, nil, "bound 1 is there twice"},
 		{"times", "ours goes before SGLang's", "", map[string]string{"SLUICE_TEST_REQUEST_TIME_STATS": "1", "SGLANG_TEST_REQUEST_TIME_STATS": "0"},
 			func(c *server.Config) { c.Rank.AssertTimes = true }, ""},

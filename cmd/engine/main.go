@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/sluice-dev/sluice/internal/version"
@@ -20,10 +21,22 @@ func main() {
 	root.SetArgs(joinLists(os.Args[1:], takesList(root)))
 	if err := root.ExecuteContext(ctx); err != nil {
 		if !errors.Is(err, errReported) {
-			fmt.Fprintln(os.Stderr, "sluice-engine:", err)
+			fmt.Fprintln(os.Stderr, "sluice-engine:", short(err.Error()))
 		}
 		os.Exit(1)
 	}
+}
+
+// maxErrorBytes bounds what is printed of an error: some repeat what stands on the command line, which may be long.
+const maxErrorBytes = 16 << 10
+
+// short takes out the middle of a text that is too long: what is at fault comes first, and the remedy last.
+func short(text string) string {
+	if len(text) <= maxErrorBytes {
+		return text
+	}
+	const half = maxErrorBytes / 2
+	return strings.ToValidUTF8(text[:half], "") + " … " + strings.ToValidUTF8(text[len(text)-half:], "")
 }
 
 // command is the whole command line.

@@ -18,22 +18,30 @@ func readMetricsEnvironment(r *rank.Config, lookup func(string) (string, bool)) 
 		}
 		r.Metrics.DeviceTimer = value
 	}
-	text, _ := lookup("SGLANG_BUCKET_EVICTION_DURATION")
+	text, _ := lookup(evictionVariable)
 	if strings.TrimSpace(text) == "" {
 		return nil
 	}
+	bounds, err := readBounds(text)
+	if err != nil {
+		return fmt.Errorf("%s is %.100q: %w", evictionVariable, text, err)
+	}
+	r.Metrics.EvictionBuckets = bounds
+	return nil
+}
+
+// evictionVariable holds the bounds of the eviction histogram, as SGLang reads them.
+const evictionVariable = "SGLANG_BUCKET_EVICTION_DURATION"
+
+// readBounds reads seconds with commas between, in any order.
+func readBounds(text string) ([]float64, error) {
 	var bounds []float64
-	for _, word := range strings.Split(text, ",") {
+	for word := range strings.SplitSeq(text, ",") {
 		v, err := strconv.ParseFloat(strings.TrimSpace(word), 64)
 		if err != nil {
-			return fmt.Errorf("SGLANG_BUCKET_EVICTION_DURATION is %q: give seconds with commas between, such as 0.001,0.01,0.1", text)
+			return nil, fmt.Errorf("%.100q is no number: give seconds with commas between, such as 0.001,0.01,0.1", strings.TrimSpace(word))
 		}
 		bounds = append(bounds, v)
 	}
-	sorted, err := metrics.CheckBuckets(bounds)
-	if err != nil {
-		return fmt.Errorf("SGLANG_BUCKET_EVICTION_DURATION is %q: %w", text, err)
-	}
-	r.Metrics.EvictionBuckets = sorted
-	return nil
+	return metrics.CheckBuckets(bounds)
 }

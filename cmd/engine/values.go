@@ -106,7 +106,7 @@ func bounds(to *[]float64) *words {
 		for i, word := range words {
 			value, err := strconv.ParseFloat(word, 64)
 			if err != nil {
-				return fmt.Errorf("%q is not a number: give bounds in seconds, for example 0.1 0.5 1", word)
+				return fmt.Errorf("%.100q is not a number: give bounds in seconds, for example 0.1 0.5 1", word)
 			}
 			list[i] = value
 		}

@@ -94,7 +94,7 @@ func ParseBucketRule(words []string) ([]float64, error) {
 		}
 		return CheckBuckets(v)
 	default:
-		return nil, fmt.Errorf("rule %q is not known; write default, tse or custom", words[0])
+		return nil, fmt.Errorf("rule %.100q is not known; write default, tse or custom", words[0])
 	}
 }
 
@@ -132,7 +132,7 @@ func parseFloats(words []string) ([]float64, error) {
 	for i, w := range words {
 		v, err := strconv.ParseFloat(strings.TrimSpace(w), 64)
 		if err != nil {
-			return nil, fmt.Errorf("%q is not a number: give numbers such as 0.1 0.5 1", w)
+			return nil, fmt.Errorf("%.100q is not a number: give numbers such as 0.1 0.5 1", w)
 		}
 		out[i] = v
 	}
