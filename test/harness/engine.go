@@ -57,8 +57,28 @@ func (p *Programs) NewEngine(t testing.TB, mode string, env []string, args ...st
 // Run starts the replica at its ports, also again after its end, and waits until it is healthy.
 func (e *Engine) Run(t testing.TB) {
 	t.Helper()
-	e.Process = Start(t, "engine", e.programs.Engine, e.env, e.args...)
+	e.launch(t)
 	waitHealthy(t, e.Process, e.URL)
+}
+
+func (e *Engine) launch(t testing.TB) {
+	t.Helper()
+	e.Process = Start(t, "engine", e.programs.Engine, e.env, e.args...)
+}
+
+// StartNodes runs a replica of n nodes on this host and waits until all are healthy. Node 0, the first, has the API.
+func (p *Programs) StartNodes(t testing.TB, n int, mode string, env []string, args ...string) []*Engine {
+	t.Helper()
+	address := fmt.Sprintf("127.0.0.1:%d", FreePorts(t, 1)[0])
+	nodes := make([]*Engine, n)
+	for i := range nodes {
+		nodes[i] = p.NewEngine(t, mode, env, append([]string{"--nnodes", strconv.Itoa(n), "--node-rank", strconv.Itoa(i), "--dist-init-addr", address}, args...)...)
+		nodes[i].launch(t)
+	}
+	for _, e := range nodes {
+		waitHealthy(t, e.Process, e.URL)
+	}
+	return nodes
 }
 
 // StartRouter runs a router over engines and gives its address.

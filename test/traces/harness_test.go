@@ -111,11 +111,19 @@ func (c *collector) await(t *testing.T, roots, threads int) []tracetest.Span {
 // startEngine runs an engine that traces into the collector.
 func startEngine(t *testing.T, c *collector, mode string, env []string, args ...string) *harness.Engine {
 	t.Helper()
-	env = append([]string{"SGLANG_OTLP_EXPORTER_SCHEDULE_DELAY_MILLIS=20"}, env...)
-	return programs.StartEngine(t, mode, env, append([]string{
+	return programs.StartEngine(t, mode, append(c.env(), env...), append(c.args(), args...)...)
+}
+
+// env and args are what engines have that trace into the collector.
+func (c *collector) env() []string {
+	return []string{"SGLANG_OTLP_EXPORTER_SCHEDULE_DELAY_MILLIS=20"}
+}
+
+func (c *collector) args() []string {
+	return []string{
 		"--model-path", tiny, "--page-size", "4", "--chunked-prefill-size", "8", "--max-total-tokens", "2048",
 		"--enable-trace", "--otlp-traces-endpoint", "127.0.0.1:" + strconv.Itoa(c.grpc),
-	}, args...)...)
+	}
 }
 
 // startSlow runs a unified engine that computes the answer to longAnswer for seconds. Its steps have no spans: there are many.
