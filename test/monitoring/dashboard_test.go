@@ -222,4 +222,5 @@ func observed(t *testing.T) []scrape {
 var (
 	kept    []scrape
 	records string // what the decode engine remembers of its slowest requests
+	walked  []walkStep
 )

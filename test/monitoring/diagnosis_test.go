@@ -77,6 +77,27 @@ func TestDiagnosisRecords(t *testing.T) {
 	}
 }
 
+// TestDiagnosisCommands: who asks what the page says gets the records, a waterfall of the slowest one, and from a record of the
+// router the record of the engine that had the request.
+func TestDiagnosisCommands(t *testing.T) {
+	observed(t)
+	want := []struct{ address, begins, holds string }{
+		{"localhost:30000/debug/requests?slowest=10", `{"in_flight"`, `"requests":[{`},
+		{"localhost:30000/debug/requests/RID?format=text", "", "  api_server: "},
+		{"localhost:8000/debug/requests?slowest=1", `{`, `"attempts":[{`},
+		{"localhost:30000/debug/requests?room=5083410826151466127&format=text", "", "  decode: "},
+	}
+	if len(walked) != len(want) {
+		t.Fatalf("the page has %d commands, want %d: %v", len(walked), len(want), walked)
+	}
+	for i, w := range want {
+		got := walked[i]
+		if got.address != w.address || !strings.HasPrefix(got.answer, w.begins) || !strings.Contains(got.answer, w.holds) {
+			t.Errorf("command %d is %s, want %s, and answers %.500s, want %q at the begin and %q in it", i, got.address, w.address, got.answer, w.begins, w.holds)
+		}
+	}
+}
+
 // TestDiagnosisNames: every name that a query of the page selects is a family of the engine or of the router.
 func TestDiagnosisNames(t *testing.T) {
 	var names []string

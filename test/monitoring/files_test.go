@@ -36,8 +36,13 @@ func TestPrometheusConfig(t *testing.T) {
 // TestProvisioning: the data source that the files name is the one that the dashboard begins with, and scrapes as often as
 // Prometheus does.
 func TestProvisioning(t *testing.T) {
+	// The fields are those that Grafana reads in the files of its provisioning and that are of use here; another one is an error.
 	var sources struct {
+		APIVersion  int `json:"apiVersion"`
 		Datasources []struct {
+			Name      string `json:"name"`
+			Access    string `json:"access"`
+			URL       string `json:"url"`
 			UID       string `json:"uid"`
 			Type      string `json:"type"`
 			IsDefault bool   `json:"isDefault"`
@@ -48,7 +53,13 @@ func TestProvisioning(t *testing.T) {
 		} `json:"datasources"`
 	}
 	var providers struct {
-		Providers []struct {
+		APIVersion int `json:"apiVersion"`
+		Providers  []struct {
+			Name    string `json:"name"`
+			Type    string `json:"type"`
+			Options struct {
+				Path string `json:"path"`
+			} `json:"options"`
 			Folder                string `json:"folder"`
 			UpdateIntervalSeconds int    `json:"updateIntervalSeconds"`
 			AllowUIUpdates        bool   `json:"allowUiUpdates"`
@@ -57,17 +68,18 @@ func TestProvisioning(t *testing.T) {
 	for file, to := range map[string]any{"datasources/prometheus.yaml": &sources, "dashboards/sluice.yaml": &providers} {
 		text, err := os.ReadFile("../../monitoring/grafana/provisioning/" + file)
 		if err == nil {
-			err = yaml.Unmarshal(text, to)
+			err = yaml.UnmarshalStrict(text, to)
 		}
 		if err != nil {
 			t.Fatalf("%s: %v", file, err)
 		}
 	}
 	if s := sources.Datasources; len(s) != 1 || s[0].UID != "prometheus" || s[0].Type != "prometheus" || !s[0].IsDefault || s[0].Editable ||
-		s[0].JSONData.TimeInterval != scrapeInterval.String() {
+		s[0].JSONData.TimeInterval != scrapeInterval.String() || s[0].Name == "" || s[0].Access != "proxy" || s[0].URL != "${PROMETHEUS_URL}" || sources.APIVersion != 1 {
 		t.Errorf("data sources: %+v", s)
 	}
-	if p := providers.Providers; len(p) != 1 || p[0].Folder != "SGLang Monitoring" || p[0].UpdateIntervalSeconds != 10 || p[0].AllowUIUpdates {
+	if p := providers.Providers; len(p) != 1 || p[0].Folder != "SGLang Monitoring" || p[0].UpdateIntervalSeconds != 10 || p[0].AllowUIUpdates ||
+		p[0].Name == "" || p[0].Type != "file" || p[0].Options.Path != "${SLUICE_DASHBOARDS}" || providers.APIVersion != 1 {
 		t.Errorf("providers: %+v", p)
 	}
 }

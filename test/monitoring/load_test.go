@@ -1,9 +1,11 @@
 package monitoring
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -82,8 +84,48 @@ func observe(t *testing.T, f *fleet) []scrape {
 	f.each(func(_ string, e *harness.Engine) { e.Idle(t) })
 	look()
 	records = harness.Get(t, f.engines["decode"].URL+"/debug/requests?slowest=10")
+	walked = f.walk(t)
 	return all
 }
+
+// walk asks what docs/diagnosis.md tells its reader to ask, one command after another, and gives the answers in their order.
+// What a command takes from the answer to one before, a rid or a room, is taken from there.
+func (f *fleet) walk(t *testing.T) (answers []walkStep) {
+	t.Helper()
+	rid, room := "", ""
+	for _, m := range asked.FindAllStringSubmatch(diagnosis(t), -1) {
+		at := strings.NewReplacer("localhost:30000", strings.TrimPrefix(f.engines["decode"].URL, "http://"), "localhost:8000", strings.TrimPrefix(f.router, "http://")).Replace(m[1])
+		at = strings.ReplaceAll(at, "/RID", "/"+rid)
+		at = written.ReplaceAllString(at, "room="+room)
+		answer := harness.Get(t, "http://"+at)
+		answers = append(answers, walkStep{m[1], answer})
+		var list struct {
+			Requests []struct {
+				RID      string
+				Attempts []struct {
+					Room json.Number `json:"bootstrap_room"`
+				}
+			}
+		}
+		if json.Unmarshal([]byte(answer), &list) != nil || len(list.Requests) == 0 {
+			continue
+		}
+		first := list.Requests[0]
+		rid = first.RID
+		if n := len(first.Attempts); n > 0 {
+			room = first.Attempts[n-1].Room.String()
+		}
+	}
+	return answers
+}
+
+var (
+	asked   = regexp.MustCompile(`(?m)^\$ curl -s '([^']*)'`)
+	written = regexp.MustCompile(`room=\d+`)
+)
+
+// walkStep is a command's address as it is written, and the answer.
+type walkStep struct{ address, answer string }
 
 // round asks for answers of every kind at once: more than fit, so that some wait and some are retracted. It looks when the
 // first few have come.
