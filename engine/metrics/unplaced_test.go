@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -329,4 +330,52 @@ func openStoreLoosely(t *testing.T, dir string) *Store {
 		}
 	})
 	return s
+}
+
+// TestReserve: both ways to make a file longer take its blocks, leave what is there, and never make it shorter.
+func TestReserve(t *testing.T) {
+	for name, reserve := range map[string]func(*os.File, int, int) error{"fallocate": reserve, "zeros": writeZeros} {
+		f, err := os.Create(filepath.Join(t.TempDir(), "file"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if _, err := f.WriteString("kept"); err != nil {
+			t.Fatal(err)
+		}
+		for _, at := range []int{headerBytes, headerBytes + segmentBytes, headerBytes} { // the last as after a try that failed
+			if err := reserve(f, at, segmentBytes); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var st unix.Stat_t
+		if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+			t.Fatal(err)
+		}
+		start := make([]byte, 4)
+		if _, err := f.ReadAt(start, 0); err != nil || string(start) != "kept" {
+			t.Errorf("%s: the file begins with %q, %v", name, start, err)
+		}
+		if st.Size != headerBytes+2*segmentBytes || st.Blocks*512 < 2*segmentBytes {
+			t.Errorf("%s: %d bytes with %d blocks of 512", name, st.Size, st.Blocks)
+		}
+	}
+}
+
+// TestEverySeriesFits: however many labels there are and however long they are, a series fits a segment beside the largest
+// histogram.
+func TestEverySeriesFits(t *testing.T) {
+	for _, n := range []int{0, 1, 19, 20, 21, 100, 1000} {
+		labels := make([]Label, n)
+		for i := range labels {
+			labels[i] = Label{fmt.Sprintf("label_%04d", i), strings.Repeat("x\xff", 2*maxLabelBytes)}
+		}
+		meta := encodeMeta(e2eRequestLatency.Name, labels)
+		if size := recordBytes + align8(len(meta)) + valueBytes(Histogram, maxBounds); size > segmentBytes {
+			t.Errorf("%d labels: %d bytes", n, size)
+		}
+		if _, got, err := decodeMeta(meta); err != nil || len(got) != n || !validLabels(Histogram, got) {
+			t.Errorf("%d labels: %d are read, valid %v, %v", n, len(got), validLabels(Histogram, got), err)
+		}
+	}
 }
