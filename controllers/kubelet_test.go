@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -47,6 +48,8 @@ type fakeEngine struct {
 	running   int
 	generated int64
 	polls     int
+	levels    []string // of traces, as they were set
+	deaf      bool     // it takes no level
 }
 
 // addresses gives each engine of all tests its own address in 127.0.0.0/8.
@@ -155,8 +158,17 @@ func (k *kubelet) startEngine(pod *corev1.Pod) *fakeEngine {
 }
 
 // ServeHTTP answers as an engine with `running` requests on its first DP rank does.
-func (e *fakeEngine) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+func (e *fakeEngine) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	e.mu.Lock()
+	if request.URL.Path == "/set_trace_level" {
+		defer e.mu.Unlock()
+		if e.deaf {
+			http.Error(w, "tracing is off", http.StatusBadRequest)
+			return
+		}
+		e.levels = append(e.levels, request.URL.Query().Get("level"))
+		return
+	}
 	e.polls++
 	load := loads.Load{
 		NumRunningReqs: e.running, MaxRunningRequests: 10, MaxTotalNumTokens: 1000, Utilization: float64(e.running) / 10, TotalGenerated: e.generated,
@@ -214,6 +226,21 @@ func (k *kubelet) generate(pod *corev1.Pod, tokens int64) {
 	engine.mu.Lock()
 	defer engine.mu.Unlock()
 	engine.generated += tokens
+}
+
+// setDeaf says whether the engine of a pod refuses trace levels, and gives those that it took.
+func (k *kubelet) setDeaf(pod *corev1.Pod, deaf bool) (levels []string) {
+	k.t.Helper()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	engine := k.engines[pod.UID]
+	if engine == nil {
+		k.t.Fatalf("pod %s has no engine", pod.Name)
+	}
+	engine.mu.Lock()
+	defer engine.mu.Unlock()
+	engine.deaf = deaf
+	return slices.Clone(engine.levels)
 }
 
 // setHold says which pods do not become ready from now on.

@@ -36,6 +36,10 @@ const (
 	// spec.observability.dashboards turns them off.
 	ConditionDashboardsProvisioned = "DashboardsProvisioned"
 
+	// ConditionTracingApplied (both): True when every ready engine traces at the level of spec.engine.tracing; False names the
+	// engines that do not, and why; absent where no tracing is asked for and while no engine was ready.
+	ConditionTracingApplied = "TracingApplied"
+
 	// ConditionScalingActive (both): True when the HorizontalPodAutoscaler of each pool with autoscaling reads a number;
 	// False with the reason (sentinel, stale, partial or missing sample, or the HPA's own); absent where no pool scales.
 	ConditionScalingActive = "ScalingActive"

@@ -150,6 +150,10 @@ type EnginePoolStatus struct {
 	// +optional
 	Cost *PoolCost `json:"cost,omitempty"`
 
+	// Tracing is what the engines were told; absent while they were told nothing.
+	// +optional
+	Tracing *TracingStatus `json:"tracing,omitempty"`
+
 	// LastDecision is the newest change of the replica set, with its numbers.
 	// +optional
 	LastDecision *Decision `json:"lastDecision,omitempty"`

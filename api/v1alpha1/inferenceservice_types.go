@@ -152,8 +152,13 @@ type EngineSpec struct {
 	// +kubebuilder:validation:items:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.exists(a, ['--host', '--port', '--model-path', '--served-model-name', '--enable-metrics', '--disaggregation-mode', '--disaggregation-bootstrap-port', '--disaggregation-secret-file', '--drain-timeout'].exists(f, a == f || a.startsWith(f + '=')))",message="engine.args may not set --host, --port, --model-path, --served-model-name, --enable-metrics, --disaggregation-mode, --disaggregation-bootstrap-port, --disaggregation-secret-file or --drain-timeout: the operator does; use the fields of the resource"
 	// +kubebuilder:validation:XValidation:rule="!self.exists(a, ['--tp-size', '--tp', '--tensor-parallel-size', '--pp-size', '--pp', '--pipeline-parallel-size', '--dp-size', '--dp', '--data-parallel-size', '--nnodes', '--node-rank', '--dist-init-addr', '--nccl-init-addr', '--dist-secret-file'].exists(f, a == f || a.startsWith(f + '=')))",message="engine.args may not set --tp-size, --pp-size, --dp-size, --nnodes, --node-rank, --dist-init-addr or --dist-secret-file, by none of their names: the operator does; use pools[].parallelism and pools[].ranksPerPod"
+	// +kubebuilder:validation:XValidation:rule="!self.exists(a, ['--enable-trace', '--otlp-traces-endpoint', '--trace-modules'].exists(f, a == f || a.startsWith(f + '=')))",message="engine.args may not set --enable-trace, --otlp-traces-endpoint or --trace-modules: the operator does; use engine.tracing"
 	// +kubebuilder:validation:XValidation:rule="!self.exists(a, a == '--api-key' || a.startsWith('--api-key='))",message="engine.args may not set --api-key: the operator reads the engines' load without one; check keys in front of the router"
 	Args []string `json:"args,omitempty"`
+
+	// Tracing makes the engines send spans of requests to a collector.
+	// +optional
+	Tracing *TracingSpec `json:"tracing,omitempty"`
 
 	// Env is added to the engine container.
 	// +optional
@@ -290,6 +295,7 @@ type EngineShape struct {
 	// +kubebuilder:validation:items:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.exists(a, ['--host', '--port', '--model-path', '--served-model-name', '--enable-metrics', '--disaggregation-mode', '--disaggregation-bootstrap-port', '--disaggregation-secret-file', '--drain-timeout'].exists(f, a == f || a.startsWith(f + '=')))",message="pools[].args may not set --host, --port, --model-path, --served-model-name, --enable-metrics, --disaggregation-mode, --disaggregation-bootstrap-port, --disaggregation-secret-file or --drain-timeout: the operator does; use the fields of the resource"
 	// +kubebuilder:validation:XValidation:rule="!self.exists(a, ['--tp-size', '--tp', '--tensor-parallel-size', '--pp-size', '--pp', '--pipeline-parallel-size', '--dp-size', '--dp', '--data-parallel-size', '--nnodes', '--node-rank', '--dist-init-addr', '--nccl-init-addr', '--dist-secret-file'].exists(f, a == f || a.startsWith(f + '=')))",message="pools[].args may not set --tp-size, --pp-size, --dp-size, --nnodes, --node-rank, --dist-init-addr or --dist-secret-file, by none of their names: the operator does; use pools[].parallelism and pools[].ranksPerPod"
+	// +kubebuilder:validation:XValidation:rule="!self.exists(a, ['--enable-trace', '--otlp-traces-endpoint', '--trace-modules'].exists(f, a == f || a.startsWith(f + '=')))",message="pools[].args may not set --enable-trace, --otlp-traces-endpoint or --trace-modules: the operator does; use engine.tracing"
 	// +kubebuilder:validation:XValidation:rule="!self.exists(a, a == '--api-key' || a.startsWith('--api-key='))",message="pools[].args may not set --api-key: the operator reads the engines' load without one; check keys in front of the router"
 	Args []string `json:"args,omitempty"`
 

@@ -205,6 +205,22 @@ func TestServiceRefused(t *testing.T) {
 		}, `spec.pools[1].autoscaling.metrics[0].target: Invalid value: "80%"`},
 		{"operator's flag in engine.args", func(s, _ map[string]any) { s["engine"] = map[string]any{"args": []any{"--port=1"}} },
 			"engine.args may not set --host, --port, --model-path, --served-model-name, --enable-metrics, --disaggregation-mode, --disaggregation-bootstrap-port, --disaggregation-secret-file or --drain-timeout: the operator does; use the fields of the resource"},
+		{"trace flag in engine.args", func(s, _ map[string]any) { s["engine"] = map[string]any{"args": []any{"--enable-trace"}} },
+			"engine.args may not set --enable-trace, --otlp-traces-endpoint or --trace-modules: the operator does; use engine.tracing"},
+		{"trace flag in pools[].args", func(s, _ map[string]any) { pool(s, 0)["args"] = []any{"--trace-modules=request"} },
+			"pools[].args may not set --enable-trace, --otlp-traces-endpoint or --trace-modules: the operator does; use engine.tracing"},
+		{"collector without a port", func(s, _ map[string]any) {
+			s["engine"] = map[string]any{"tracing": map[string]any{"endpoint": "collector"}}
+		}, "engine.tracing.endpoint must be host:port, or a URL"},
+		{"collector with a password", func(s, _ map[string]any) {
+			s["engine"] = map[string]any{"tracing": map[string]any{"endpoint": "https://me:secret@collector:4317"}}
+		}, "engine.tracing.endpoint must be host:port, or a URL"},
+		{"trace level", func(s, _ map[string]any) {
+			s["engine"] = map[string]any{"tracing": map[string]any{"endpoint": "collector:4317", "level": int64(5)}}
+		}, "spec.engine.tracing.level in body should be less than or equal to 4"},
+		{"trace module", func(s, _ map[string]any) {
+			s["engine"] = map[string]any{"tracing": map[string]any{"endpoint": "collector:4317", "modules": []any{"all"}}}
+		}, `spec.engine.tracing.modules[0]: Unsupported value: "all": supported values: "request", "mooncake"`},
 		{"key in engine.args", func(s, _ map[string]any) { s["engine"] = map[string]any{"args": []any{"--api-key", "x"}} },
 			"engine.args may not set --api-key: the operator reads the engines' load without one; check keys in front of the router"},
 		{"key in pools[].args", func(s, _ map[string]any) { pool(s, 0)["args"] = []any{"--api-key=x"} },
@@ -268,6 +284,18 @@ func TestServiceRefused(t *testing.T) {
 				t.Errorf("refused with\n%v\nwant it to hold\n%s", err, test.want)
 			}
 		})
+	}
+}
+
+// TestEndpointsAreAccepted: what the engine takes for a collector the API server takes too.
+func TestEndpointsAreAccepted(t *testing.T) {
+	for _, endpoint := range []string{"collector:4317", "10.0.0.1:4317", "[fd00::1]:4317", "http://collector.obs.svc:4318/v1/traces", "https://collector", "https://[fd00::1]:4317/"} {
+		service := object(t, func(spec, _ map[string]any) {
+			spec["engine"] = map[string]any{"tracing": map[string]any{"endpoint": endpoint}}
+		})
+		if err := api.Create(t.Context(), service, client.DryRunAll); err != nil {
+			t.Errorf("%s: %v", endpoint, err)
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"sync"
 	"time"
 
@@ -73,6 +74,9 @@ type Reconciler struct {
 	unwritten map[types.NamespacedName]*v1alpha1.Decision
 	// meters count what the pools cost.
 	meters map[types.NamespacedName]*meter
+	// tracers hold what the engines of pools were told of tracing; traces tells them.
+	tracers map[types.NamespacedName]*tracer
+	traces  *http.Client
 }
 
 // New makes a Reconciler that starts now.
@@ -84,6 +88,8 @@ func New(config Config) *Reconciler {
 		loadWritten: map[types.NamespacedName]time.Time{},
 		unwritten:   map[types.NamespacedName]*v1alpha1.Decision{},
 		meters:      map[types.NamespacedName]*meter{},
+		tracers:     map[types.NamespacedName]*tracer{},
+		traces:      newTraceClient(),
 	}
 }
 
@@ -134,7 +140,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (resul
 			return ctrl.Result{}, err
 		}
 	}
-	// 2. Apply.
+	// 2. Apply. What running engines are told holds nothing up.
+	r.applyTracing(ctx, step)
 	if err := errors.Join(r.applyReplicas(ctx, step), r.applyAutoscaler(ctx, step)); err != nil {
 		return ctrl.Result{}, err
 	}
@@ -172,4 +179,5 @@ func (r *Reconciler) forget(key types.NamespacedName) {
 	delete(r.loadWritten, key)
 	delete(r.unwritten, key)
 	delete(r.meters, key)
+	delete(r.tracers, key)
 }

@@ -29,8 +29,9 @@ type step struct {
 	plan     plan.PoolPlan
 	read     bool // the fields above are filled
 
-	done []plan.Action // that were applied
-	err  error
+	done    []plan.Action   // that were applied
+	tracing *tracingOutcome // nil when no engine was looked at
+	err     error
 }
 
 // invalidSpecError says that the pool's spec makes no pods.

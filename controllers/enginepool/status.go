@@ -48,6 +48,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, step *step) (again time.Du
 	delete(r.unwritten, client.ObjectKeyFromObject(pool))
 	r.mu.Unlock()
 	r.announce(before, pool)
+	r.announceTracing(before, pool)
 	return again, nil
 }
 
@@ -94,6 +95,8 @@ func (r *Reconciler) announce(before, pool *v1alpha1.EnginePool) {
 
 // Reasons of the conditions of an EnginePool.
 const (
+	reasonLevelApplied  = "LevelApplied"
+	reasonLevelRefused  = "LevelRefused"
 	reasonReady         = "ReplicasReady"
 	reasonStarting      = "ReplicasStarting"
 	reasonNoReady       = "NoReadyReplica"
@@ -134,6 +137,7 @@ func (r *Reconciler) observe(step *step, now time.Time) (again time.Duration) {
 	setProgressing(step)
 	again = r.observeLoad(step, now)
 	status.Cost = r.countCost(step, now)
+	again = sooner(again, setTracing(step))
 	if scaling := autoscaling.ScalingActive(pool, step.hpa); scaling != nil {
 		meta.SetStatusCondition(&status.Conditions, *scaling)
 	} else {

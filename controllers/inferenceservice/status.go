@@ -41,6 +41,8 @@ const (
 	reasonAllRanks     = "AllRanksReport"
 	reasonMissingRanks = "RanksMissing"
 	reasonNoSamples    = "NoSamplesYet"
+	reasonLevelApplied = "LevelApplied"
+	reasonLevelRefused = "LevelRefused"
 	reasonAllScale     = "ValidMetric"
 )
 
@@ -156,6 +158,7 @@ func observeService(step *step) {
 		setProgressing(step)
 		setMetricsFlowing(step)
 		setScalingActive(step)
+		setTracingApplied(step)
 		if len(step.monitors) > 0 {
 			meta.SetStatusCondition(&status.Conditions, step.provisioned())
 			status.Observability = monitoring.Status(step.monitors)
@@ -322,5 +325,28 @@ func setScalingActive(step *step) {
 		step.set(v1alpha1.ConditionScalingActive, worst.Status, worst.Reason, strings.Join(messages, "; "))
 	default:
 		step.set(v1alpha1.ConditionScalingActive, metav1.ConditionTrue, reasonAllScale, "the autoscaler of every pool that scales reads a number")
+	}
+}
+
+// setTracingApplied is the worst of the pools' conditions; absent until a pool has one.
+func setTracingApplied(step *step) {
+	var applied, refused []string
+	for _, spec := range step.service.Spec.Pools {
+		condition := step.condition(spec.Name, v1alpha1.ConditionTracingApplied)
+		switch {
+		case condition == nil:
+		case condition.Status == metav1.ConditionTrue:
+			applied = append(applied, spec.Name)
+		default:
+			refused = append(refused, fmt.Sprintf("pool %s: %s", spec.Name, condition.Message))
+		}
+	}
+	switch {
+	case step.service.Spec.Engine.Tracing == nil:
+		meta.RemoveStatusCondition(&step.service.Status.Conditions, v1alpha1.ConditionTracingApplied)
+	case len(refused) > 0:
+		step.set(v1alpha1.ConditionTracingApplied, metav1.ConditionFalse, reasonLevelRefused, strings.Join(refused, "; "))
+	case len(applied) > 0:
+		step.set(v1alpha1.ConditionTracingApplied, metav1.ConditionTrue, reasonLevelApplied, "every ready engine traces at the level of the spec")
 	}
 }

@@ -133,7 +133,7 @@ func Pod(pool *v1alpha1.EnginePool, defaults EngineDefaults, replica, nodeRank, 
 		Image:           engineImage(spec, defaults),
 		ImagePullPolicy: spec.Engine.ImagePullPolicy,
 		Args:            engineArgs(spec, layout, pool.Name, replica, nodeRank, modelPath),
-		Env:             append(podEnv(), spec.Engine.Env...),
+		Env:             slices.Concat(podEnv(), traceEnv(spec.Engine.Tracing), spec.Engine.Env),
 		Ports:           enginePorts(spec.Role),
 		Resources:       *spec.Resources.DeepCopy(),
 		VolumeMounts: []corev1.VolumeMount{
@@ -255,6 +255,9 @@ func engineArgs(spec v1alpha1.EnginePoolSpec, layout Layout, poolName string, re
 	}
 	args = append(args, "--drain-timeout", decimal(DrainSeconds(spec)))
 	args = append(args, layoutArgs(layout, poolName, replica, nodeRank)...)
+	if tracing := spec.Engine.Tracing; tracing != nil {
+		args = append(args, enableTrace, "--otlp-traces-endpoint", tracing.Endpoint)
+	}
 	args = append(args, spec.Engine.Args...)
 	return append(args, spec.Args...)
 }

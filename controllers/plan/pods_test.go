@@ -302,6 +302,7 @@ func TestRevision(t *testing.T) {
 		{"page size", "another engine", func(s *v1alpha1.EnginePoolSpec) { s.KVCache.PageSize = new(int32(32)) }, "engine:v1", false},
 		{"argument", "another engine", func(s *v1alpha1.EnginePoolSpec) { s.Args = []string{"--x"} }, "engine:v1", false},
 		{"model", "another model", func(s *v1alpha1.EnginePoolSpec) { s.Model.URI = "pvc://models/other" }, "engine:v1", false},
+		{"trace endpoint", "it is a flag of the start", func(s *v1alpha1.EnginePoolSpec) { s.Engine.Tracing = &v1alpha1.TracingSpec{Endpoint: "a:4317"} }, "engine:v1", false},
 		{"template", "another pod", func(s *v1alpha1.EnginePoolSpec) {
 			s.Template = &runtime.RawExtension{Raw: []byte(`{"spec":{"priority":1}}`)}
 		}, "engine:v1", false},
@@ -327,6 +328,21 @@ func TestRevision(t *testing.T) {
 				t.Errorf("%s: revision %s, the first is %s", test.reason, got, first)
 			}
 		})
+	}
+	traced := func(endpoint string, level int32, modules ...string) string {
+		revision, err := Revision(newPool(v1alpha1.RoleDecode, func(s *v1alpha1.EnginePoolSpec) {
+			s.Engine.Tracing = &v1alpha1.TracingSpec{Endpoint: endpoint, Level: &level, Modules: modules}
+		}).Spec, engine)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return revision
+	}
+	if traced("a:4317", 1) != traced("a:4317", 0, "request") {
+		t.Error("the level and the modules of traces are a new revision, and running engines can be told them")
+	}
+	if traced("a:4317", 1) == traced("b:4317", 1) {
+		t.Error("another collector is no new revision, and engines know it from their start alone")
 	}
 	quantity := func(text string) func(*v1alpha1.EnginePoolSpec) {
 		return func(s *v1alpha1.EnginePoolSpec) {

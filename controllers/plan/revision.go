@@ -29,6 +29,9 @@ type revisionInput struct {
 func Revision(pool v1alpha1.EnginePoolSpec, defaults EngineDefaults) (string, error) {
 	input := revisionInput{Role: pool.Role, Tenant: pool.Tenant, Model: pool.Model, Engine: *pool.Engine.DeepCopy(), Shape: *pool.EngineShape.DeepCopy(), Secret: pool.SecretHash}
 	input.Engine.Image = engineImage(pool, defaults)
+	if tracing := input.Engine.Tracing; tracing != nil {
+		input.Engine.Tracing = &v1alpha1.TracingSpec{Endpoint: tracing.Endpoint} // running engines are told the rest
+	}
 	input.Engine.ImagePullPolicy = pool.Engine.ImagePullPolicy
 
 	parallelism := &input.Shape.Parallelism

@@ -95,8 +95,8 @@ func pool(role v1alpha1.Role, s v1alpha1.EngineShape, args ...string) *v1alpha1.
 }
 
 // launch starts the pods of one replica, each as a process. Of the planned arguments only those are others that say where
-// things are: the pods' addresses, the model and the secret.
-func launch(t *testing.T, pool *v1alpha1.EnginePool) []*harness.Engine {
+// things are: the pods' addresses, the model and the secret. env is added to the pods' own.
+func launch(t *testing.T, pool *v1alpha1.EnginePool, env ...string) []*harness.Engine {
 	t.Helper()
 	layout, err := plan.NewLayout(pool.Spec.EngineShape)
 	if err != nil {
@@ -115,6 +115,12 @@ func launch(t *testing.T, pool *v1alpha1.EnginePool) []*harness.Engine {
 			t.Fatal(err)
 		}
 		args := pod.Spec.Containers[0].Args
+		vars := slices.Clone(env)
+		for _, v := range pod.Spec.Containers[0].Env {
+			if v.ValueFrom == nil {
+				vars = append(vars, v.Name+"="+v.Value)
+			}
+		}
 		port := ports[2+node]
 		for flag, value := range map[string]string{
 			"--model-path": tiny, "--host": "127.0.0.1", "--port": strconv.Itoa(port), "--dist-init-addr": fmt.Sprintf("127.0.0.1:%d", meet),
@@ -125,7 +131,7 @@ func launch(t *testing.T, pool *v1alpha1.EnginePool) []*harness.Engine {
 			}
 		}
 		engines[node] = &harness.Engine{
-			Process: harness.Start(t, pod.Name, programs.Engine, nil, args...),
+			Process: harness.Start(t, pod.Name, programs.Engine, vars, args...),
 			URL:     fmt.Sprintf("http://127.0.0.1:%d", port), Port: port, Bootstrap: bootstrap,
 		}
 	}
