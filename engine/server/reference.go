@@ -120,7 +120,7 @@ func routeTexts() map[string]RouteReference {
 			refusedField("profile_stages"), refusedField("profile_by_stage"), refusedField("merge_profiles"),
 		}},
 		"/stop_profile": {Does: "End the recording and name its files."},
-		"/set_trace_level": {Does: "Change which spans requests that begin from now on get. 400 without `--enable-trace`.", Query: []FieldReference{
+		"/set_trace_level": {Does: "Change which spans requests that begin from now on get. No effect without `--enable-trace`, which the log says.", Query: []FieldReference{
 			{"level", "integer, at least 0", "required", "0: none; 1: stages; 2: dispatches too; 3: every chunk, decode step and batch; 4: what a step costs the CPU. `SGLANG_TRACE_LEVEL` says what it begins with."},
 		}},
 		"/configure_logging": {Does: "Change the request log, which `--log-requests` begins with.", Body: slices.Concat(loggingFields(""), []FieldReference{

@@ -93,7 +93,8 @@ func (s *Server) setTraceLevel(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		writeError(w, badField("level", "must be a whole number, at least 0, not %q", clip(text)))
 	case !s.tracing.SetLevel(int(level)):
-		writeError(w, badField("level", "has no effect: tracing is off; start the engine with --enable-trace"))
+		s.log.Warn("the trace level has no effect: tracing is off; start the engine with --enable-trace", "level", level)
+		writeText(w, "success")
 	default:
 		s.log.Info("the trace level has changed", "level", level)
 		writeText(w, "success")

@@ -98,6 +98,32 @@ func TestDiagnosisCommands(t *testing.T) {
 	}
 }
 
+// TestDiagnosisTotals: every query that takes a family of the schedulers says whether it wants totals or priorities.
+func TestDiagnosisTotals(t *testing.T) {
+	scheduler := func(m *labels.Matcher) bool {
+		return slices.ContainsFunc(enginemetrics.Families(), func(f *enginemetrics.Family) bool {
+			return f.Source == enginemetrics.FromScheduler && slices.ContainsFunc([]string{"", "_bucket", "_sum", "_count"}, func(suffix string) bool {
+				return m.Matches(f.Name + suffix)
+			})
+		})
+	}
+	for _, q := range block.FindAllStringSubmatch(diagnosis(t), -1) {
+		parsed, err := parser.ParseExpr(q[1])
+		if err != nil {
+			t.Errorf("%v in\n%s", err, q[1])
+			continue
+		}
+		for _, matchers := range parser.ExtractSelectors(parsed) {
+			named := func(label string, is func(*labels.Matcher) bool) bool {
+				return slices.ContainsFunc(matchers, func(m *labels.Matcher) bool { return m.Name == label && is(m) })
+			}
+			if named(labels.MetricName, scheduler) && !named("priority", func(*labels.Matcher) bool { return true }) {
+				t.Errorf("%v takes totals and priorities together, in\n%s", matchers, q[1])
+			}
+		}
+	}
+}
+
 // TestDiagnosisNames: every name that a query of the page selects is a family of the engine or of the router.
 func TestDiagnosisNames(t *testing.T) {
 	var names []string
