@@ -291,3 +291,5 @@ func golden(t *testing.T, name, got string) {
 		t.Errorf("%s: there are escape codes in what goes to a pipe", path)
 	}
 }
+
+func keyOf(object client.Object) client.ObjectKey { return client.ObjectKeyFromObject(object) }
