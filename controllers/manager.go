@@ -18,6 +18,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/selection"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
@@ -163,18 +164,20 @@ func NewManager(restConfig *rest.Config, operator Config) (manager.Manager, erro
 	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ready", ready)); err != nil {
 		return nil, fmt.Errorf("add health checks: %w", err)
 	}
-	return mgr, addControllers(mgr, restConfig, operator, store)
+	return mgr, errors.Join(addWaker(mgr, operator, store), addControllers(mgr, restConfig, operator, store))
 }
 
 // cacheOptions keep only what is ours in memory.
 func cacheOptions(namespaces []string) cache.Options {
+	// Both values are constants, so the requirement is right.
+	engineOrRouter, _ := labels.NewRequirement(v1alpha1.LabelComponent, selection.In, []string{v1alpha1.ComponentEngine, v1alpha1.ComponentRouter})
 	managed := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{"app.kubernetes.io/managed-by": "sluice-operator"})}
-	engines := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{v1alpha1.LabelComponent: v1alpha1.ComponentEngine})}
+	ours := cache.ByObject{Label: labels.NewSelector().Add(*engineOrRouter)}
 	options := cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
-			&corev1.Pod{}:                            engines,
 			&corev1.ConfigMap{}:                      managed,
+			&corev1.Pod{}:                            ours,
 			&corev1.Service{}:                        managed,
 			&corev1.ServiceAccount{}:                 managed,
 			&rbacv1.Role{}:                           managed,
@@ -235,6 +238,20 @@ func addMetricsAPI(mgr manager.Manager, restConfig *rest.Config, operator Config
 		return nil, fmt.Errorf("add the metrics API: %w", err)
 	}
 	return server.Ready, nil
+}
+
+// addWaker adds who moves pools between no replica and some.
+func addWaker(mgr manager.Manager, operator Config, store *observe.Store) error {
+	waker, err := autoscaling.NewWaker(autoscaling.WakerConfig{
+		Client: mgr.GetClient(), Samples: store, Recorder: mgr.GetEventRecorder("autoscaling"), Clock: operator.Clock, Log: operator.Log.WithName("waker"),
+	})
+	if err != nil {
+		return fmt.Errorf("make the waker: %w", err)
+	}
+	if err := mgr.Add(waker); err != nil {
+		return fmt.Errorf("add the waker: %w", err)
+	}
+	return nil
 }
 
 func addControllers(mgr manager.Manager, restConfig *rest.Config, operator Config, store *observe.Store) error {

@@ -91,6 +91,9 @@ type AutoscalingSpec struct {
 // DefaultScaleToZeroAfterSeconds is how long a pool may be idle whose spec does not say.
 const DefaultScaleToZeroAfterSeconds = 600
 
+// DefaultWakeUpSeconds is how long a router holds a request whose service does not say.
+const DefaultWakeUpSeconds = 300
+
 // Min is the least number of replicas, 0 or more.
 func (s *AutoscalingSpec) Min() int32 {
 	if s.MinReplicas == nil {

@@ -2,8 +2,9 @@ package v1alpha1
 
 // Condition types of an InferenceService and, where noted, of an EnginePool. Each says what True, False and Unknown mean.
 const (
-	// ConditionReady (both): True when every pool has at least one ready replica and the router serves; False with the
-	// reason that stands in the way; Unknown before the first observation.
+	// ConditionReady (both): True when every pool has at least one ready replica, or sleeps until the next request with
+	// reason Asleep (minReplicas 0), and the router serves; False with the reason that stands in the way; Unknown before the
+	// first observation.
 	ConditionReady = "Ready"
 
 	// ConditionProgressing (both): True while replicas are created, updated, drained or deleted; False when actual equals

@@ -196,6 +196,13 @@ type RouterSpec struct {
 	// +kubebuilder:default=LeastLoad
 	Policy RouterPolicy `json:"policy,omitempty"`
 
+	// WakeUpSeconds is how long the router holds a request while a pool with minReplicas 0 has no ready engine; by default
+	// 300. After it the client gets status 503.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=3600
+	WakeUpSeconds *int32 `json:"wakeUpSeconds,omitempty"`
+
 	// Resources of the router container.
 	// +optional
 	Resources corev1.ResourceRequirements `json:"resources,omitempty"`

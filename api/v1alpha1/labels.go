@@ -51,6 +51,10 @@ const (
 	// AnnotationHistory on an EnginePool holds what its engines were made from before, as JSON; package plan writes and reads it.
 	AnnotationHistory = LabelPrefix + "history"
 
+	// AnnotationScaled on an EnginePool holds, as JSON, the newest decision of the operator about its demand: who, from, to,
+	// and the reason. The status copies it into lastDecisions.
+	AnnotationScaled = LabelPrefix + "scaled"
+
 	// AnnotationApplied on an object that the operator applied holds the hash of what was applied, so that an object
 	// that is as it should be is not written again.
 	AnnotationApplied = LabelPrefix + "applied"

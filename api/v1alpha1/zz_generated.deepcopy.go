@@ -809,6 +809,11 @@ func (in *RouterSpec) DeepCopyInto(out *RouterSpec) {
 		*out = new(int32)
 		**out = **in
 	}
+	if in.WakeUpSeconds != nil {
+		in, out := &in.WakeUpSeconds, &out.WakeUpSeconds
+		*out = new(int32)
+		**out = **in
+	}
 	in.Resources.DeepCopyInto(&out.Resources)
 	out.Service = in.Service
 }

@@ -37,6 +37,7 @@ type options struct {
 	policy       string
 	quarantine   time.Duration
 	maxWaiting   int
+	wake         time.Duration
 	drainAccept  time.Duration
 	drainTimeout time.Duration
 	proxy        proxy.Config
@@ -78,6 +79,7 @@ func command(log *slog.Logger) *cobra.Command {
 	f.IntVar(&o.proxy.MaxRetries, "max-retries", 2, "other pairs that are tried before the first byte")
 	f.DurationVar(&o.proxy.QueueTimeout, "queue-timeout", 5*time.Second, "wait of a request for a usable engine")
 	f.IntVar(&o.maxWaiting, "max-waiting", 4096, "requests that may wait for a usable engine at once")
+	f.DurationVar(&o.wake, "wake-timeout", 0, "wait of a request while prefill and decode, or unified, have no ready engine at all: for pools that may be empty; 0: --queue-timeout")
 	f.DurationVar(&o.proxy.RequestTimeout, "request-timeout", 30*time.Minute, "longest time of a request; 0: no limit")
 	f.DurationVar(&o.proxy.ReadTimeout, "read-timeout", time.Minute, "longest time until a client has sent its body")
 	f.DurationVar(&o.proxy.WriteTimeout, "write-timeout", time.Minute, "longest time until a client takes a piece of its answer")

@@ -44,6 +44,7 @@ func TestFlags(t *testing.T) {
 		{"no unit", []string{"--worker", "http://a:1", "--read-timeout", "5"}, "missing unit in duration \"5\": see sluice-router --help"},
 		{"bad interval", []string{"--worker", "http://a:1", "--health-interval", "0s"}, "--health-interval is 0s: give more than 0s"},
 		{"nobody may wait", []string{"--worker", "http://a:1", "--max-waiting", "0"}, "--max-waiting is 0: give 1 or more"},
+		{"bad wake-up", []string{"--worker", "http://a:1", "--wake-timeout", "-1s"}, "--wake-timeout is -1s: give 0s where no pool may be empty, or for example 5m"},
 		{"bad drain", []string{"--worker", "http://a:1", "--drain-timeout", "-1s"}, "--drain-timeout is -1s: give 0s or more"},
 		{"bad acceptance", []string{"--worker", "http://a:1", "--drain-accept", "-1s"}, "--drain-accept is -1s: give 0s or more"},
 		{"bad quarantine", []string{"--worker", "http://a:1", "--quarantine", "0s"}, "--quarantine is 0s: give more than 0s"},

@@ -36,10 +36,12 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	m := metrics.New(logged{log})
 	f, err := fleet.New(fleet.Config{
 		Policy: pick, Quarantine: o.quarantine, MaxWaiting: o.maxWaiting, Turn: rand.Uint64(), Now: time.Now, Listener: m,
+		Wake: o.wake,
 	})
 	if err != nil {
 		return err
 	}
+	m.Watch(f.Waiting)
 	o.proxy.Room, o.proxy.Now, o.proxy.Log, o.proxy.Metrics = room, time.Now, log, m.Handler()
 	p, err := proxy.New(o.proxy, f, m)
 	if err != nil {

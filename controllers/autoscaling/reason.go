@@ -37,6 +37,8 @@ const (
 	// ReasonMetricsAPIUnavailable (False): the autoscaler does not reach this operator's custom metrics API: it is not
 	// registered, not ready, or another adapter is registered in its place.
 	ReasonMetricsAPIUnavailable Reason = "MetricsAPIUnavailable"
+	// ReasonAsleep (True): the pool has no replica, as it may, and wakes with the next request.
+	ReasonAsleep Reason = "Asleep"
 	// ReasonScalingDisabled (False): the pool is scaled to zero by hand, which stops autoscaling.
 	ReasonScalingDisabled Reason = "ScalingDisabled"
 	// ReasonHPAError (False): the HorizontalPodAutoscaler says something else; the message is its own.
@@ -98,6 +100,9 @@ func ScalingActive(pool *v1alpha1.EnginePool, hpa *autoscalingv2.HorizontalPodAu
 		return nil
 	}
 	status, reason, message := scalingActive(hpa)
+	if Asleep(pool) {
+		status, reason, message = metav1.ConditionTrue, ReasonAsleep, "the pool has no replica; the next request makes one"
+	}
 	return &metav1.Condition{
 		Type:               v1alpha1.ConditionScalingActive,
 		Status:             status,
@@ -105,6 +110,11 @@ func ScalingActive(pool *v1alpha1.EnginePool, hpa *autoscalingv2.HorizontalPodAu
 		Message:            message,
 		ObservedGeneration: pool.Generation,
 	}
+}
+
+// Asleep says whether a pool has no replica because nobody needs one: minReplicas is 0, and the next request wakes it.
+func Asleep(pool *v1alpha1.EnginePool) bool {
+	return mayBeZero(pool) && pool.Spec.Replicas != nil && *pool.Spec.Replicas == 0
 }
 
 func scalingActive(hpa *autoscalingv2.HorizontalPodAutoscaler) (metav1.ConditionStatus, Reason, string) {

@@ -77,6 +77,14 @@ type Reconciler struct {
 	// tracers hold what the engines of pools were told of tracing; traces tells them.
 	tracers map[types.NamespacedName]*tracer
 	traces  *http.Client
+	// demandSeen is the newest demand of a pool and when it was first seen, by this process.
+	demandSeen map[types.NamespacedName]demandSeen
+}
+
+// demandSeen is a demand and when it was first seen.
+type demandSeen struct {
+	replicas int32
+	at       time.Time
 }
 
 // New makes a Reconciler that starts now.
@@ -90,6 +98,7 @@ func New(config Config) *Reconciler {
 		meters:      map[types.NamespacedName]*meter{},
 		tracers:     map[types.NamespacedName]*tracer{},
 		traces:      newTraceClient(),
+		demandSeen:  map[types.NamespacedName]demandSeen{},
 	}
 }
 
@@ -180,4 +189,5 @@ func (r *Reconciler) forget(key types.NamespacedName) {
 	delete(r.unwritten, key)
 	delete(r.meters, key)
 	delete(r.tracers, key)
+	delete(r.demandSeen, key)
 }

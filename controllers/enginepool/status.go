@@ -101,6 +101,7 @@ const (
 	reasonStarting      = "ReplicasStarting"
 	reasonNoReady       = "NoReadyReplica"
 	reasonScaledToZero  = "ScaledToZero"
+	reasonAsleep        = "Asleep"
 	reasonInvalidSpec   = "InvalidSpec"
 	reasonApplyFailed   = "ApplyFailed"
 	reasonLeftover      = "OldStillEnds"
@@ -135,7 +136,7 @@ func (r *Reconciler) observe(step *step, now time.Time) (again time.Duration) {
 	}
 	setReady(step)
 	setProgressing(step)
-	again = r.observeLoad(step, now)
+	again = sooner(r.observeLoad(step, now), r.observeDemand(step, now))
 	status.Cost = r.countCost(step, now)
 	again = sooner(again, setTracing(step))
 	if scaling := autoscaling.ScalingActive(pool, step.hpa); scaling != nil {
@@ -163,6 +164,8 @@ func setReady(step *step) {
 	case counts.ReadyReplicas > 0:
 		// How many are ready is in the counts; a message with them would be a change of the condition at each step.
 		setCondition(pool, v1alpha1.ConditionReady, metav1.ConditionTrue, reasonReady, "at least one replica is ready")
+	case counts.Allocated == 0 && autoscaling.Asleep(pool):
+		setCondition(pool, v1alpha1.ConditionReady, metav1.ConditionTrue, reasonAsleep, "no replica is needed; the next request makes one")
 	case counts.Allocated == 0:
 		setCondition(pool, v1alpha1.ConditionReady, metav1.ConditionFalse, reasonScaledToZero, "the demand is 0 replicas")
 	default:
@@ -311,6 +314,28 @@ func decision(done []plan.Action, now time.Time) *v1alpha1.Decision {
 		reasons = append(reasons, action.Reason)
 	}
 	return &v1alpha1.Decision{Time: metav1.NewTime(now.Truncate(time.Second)), Action: string(done[0].Cause), Reason: strings.Join(reasons, "; ")}
+}
+
+// observeDemand fills in who made the present demand, and why.
+func (r *Reconciler) observeDemand(step *step, now time.Time) (again time.Duration) {
+	key, demand := client.ObjectKeyFromObject(step.pool), demandOf(step.pool)
+	r.mu.Lock()
+	seen, ok := r.demandSeen[key]
+	if !ok || seen.replicas != demand {
+		seen = demandSeen{replicas: demand, at: now}
+		r.demandSeen[key] = seen
+	}
+	r.mu.Unlock()
+	ready := int32(0)
+	for _, pod := range step.pods {
+		if _, serving := servingSince(pod); serving && pod.Labels[v1alpha1.LabelNodeRank] == "0" {
+			ready++
+		}
+	}
+	step.pool.Status.LastDecisions, again = autoscaling.Decisions(autoscaling.DemandChange{
+		Pool: step.pool, HPA: step.hpa, Ready: ready, Seen: seen.at, Now: now,
+	})
+	return again
 }
 
 func setCondition(pool *v1alpha1.EnginePool, kind string, status metav1.ConditionStatus, reason, message string) {

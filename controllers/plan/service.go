@@ -274,14 +274,14 @@ func routerPod(service *v1alpha1.InferenceService, defaults RouterDefaults) core
 			Name:            RouterContainer,
 			Image:           image,
 			ImagePullPolicy: service.Spec.Engine.ImagePullPolicy,
-			Args: []string{
+			Args: append([]string{
 				"--host", "0.0.0.0",
 				"--port", decimal(v1alpha1.DefaultRouterPort),
 				"--service", service.Name,
 				"--namespace", service.Namespace,
 				"--policy", policyFlag(spec.Policy),
 				"--drain-timeout", decimal(routerDrainSeconds(service)) + "s",
-			},
+			}, wakeArgs(service)...),
 			Env:       routerKeys(spec.KeysSecret),
 			Ports:     []corev1.ContainerPort{{Name: routerPortName, ContainerPort: v1alpha1.DefaultRouterPort, Protocol: corev1.ProtocolTCP}},
 			Resources: *spec.Resources.DeepCopy(),
@@ -307,6 +307,21 @@ func routerKeys(secret string) []corev1.EnvVar {
 		}}}
 	}
 	return []corev1.EnvVar{from("SLUICE_ROUTER_ADMIN_API_KEY", "admin-api-key", false), from("SLUICE_ROUTER_API_KEY", "api-key", true)}
+}
+
+// wakeArgs let a router hold requests that wait for a pool to wake up, where one may sleep.
+func wakeArgs(service *v1alpha1.InferenceService) []string {
+	for _, pool := range service.Spec.Pools {
+		if pool.Autoscaling == nil || pool.Autoscaling.Min() > 0 {
+			continue
+		}
+		seconds := int32(v1alpha1.DefaultWakeUpSeconds)
+		if service.Spec.Router.WakeUpSeconds != nil {
+			seconds = *service.Spec.Router.WakeUpSeconds
+		}
+		return []string{"--wake-timeout", decimal(seconds) + "s"}
+	}
+	return nil
 }
 
 // routerDrainSeconds is as long as the slowest pool may take.

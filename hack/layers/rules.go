@@ -46,7 +46,7 @@ func Rules() []Rule {
 		},
 		{
 			Name: "operator-reads-wire-types-only", Dirs: []string{"api", "controllers", "cmd/operator"},
-			Deny: in("engine", "gpu", "router"), Allow: in("engine/loads", "engine/metrics"),
+			Deny: in("engine", "gpu", "router"), Allow: in("engine/loads", "engine/metrics", "router/demand"),
 			Why: "the operator speaks to engines over /v1/loads and knows the table of metric families, nothing else",
 		},
 		{
@@ -132,7 +132,7 @@ func Rules() []Rule {
 			Why: "the ranks of a world exchange numbers and bytes; tensors, requests and decisions belong to others",
 		},
 		{
-			Name: "plain-data", Dirs: []string{"engine/request", "engine/loads", "engine/ledger", "engine/scheduler/report"},
+			Name: "plain-data", Dirs: []string{"engine/request", "engine/loads", "engine/ledger", "engine/scheduler/report", "router/demand"},
 			Deny:  []string{Module, "github.com", "google.golang.org", "golang.org/x", "k8s.io", "net/http"},
 			Allow: in("engine/request", "engine/loads", "engine/ledger"),
 			Why:   "values that cross processes depend on the standard library alone",

@@ -29,6 +29,7 @@ type Config struct {
 	Policy     policy.Policy
 	Quarantine time.Duration // after a first failure, > 0
 	MaxWaiting int           // requests that may wait for an engine at once, > 0
+	Wake       time.Duration // wait of a request while some role that it needs has no ready engine; 0: no longer than for others
 	Turn       uint64        // where taking turns begins; random, so that routers differ
 	Now        func() time.Time
 	Listener   Listener
@@ -53,6 +54,9 @@ func New(cfg Config) (*Fleet, error) {
 	}
 	if cfg.MaxWaiting <= 0 {
 		return nil, fmt.Errorf("--max-waiting is %d: give 1 or more", cfg.MaxWaiting)
+	}
+	if cfg.Wake < 0 {
+		return nil, fmt.Errorf("--wake-timeout is %v: give 0s where no pool may be empty, or for example 5m", cfg.Wake)
 	}
 	turn := map[discovery.Role]uint64{discovery.Prefill: cfg.Turn, discovery.Decode: cfg.Turn, discovery.Unified: cfg.Turn}
 	return &Fleet{cfg: cfg, members: map[string]*member{}, changed: make(chan struct{}), turn: turn}, nil
@@ -156,7 +160,8 @@ func has(set map[*member]uint64, m *member) bool {
 // ErrNone is the cause of an Acquire that found no engine in time.
 var ErrNone = errors.New("no engine can take the request now")
 
-// Acquire picks engines for a request of about the given prompt tokens, waiting up to wait for one to become usable.
+// Acquire picks engines for a request of about the given prompt tokens, waiting up to wait for one to become usable, and up
+// to Config.Wake while a role that every request needs has no ready engine: somebody sees that by Waiting and makes one.
 // Done must be called on each Use. The error is ErrNone with the state of the fleet, or ctx's.
 func (f *Fleet) Acquire(ctx context.Context, tokens int64, avoid *Avoid, wait time.Duration) (Lease, error) {
 	f.mu.Lock()
@@ -164,7 +169,8 @@ func (f *Fleet) Acquire(ctx context.Context, tokens int64, avoid *Avoid, wait ti
 	if l, ok := f.pickLocked(tokens, avoid); ok {
 		return l, nil
 	}
-	if wait <= 0 {
+	patience := f.patienceLocked(wait)
+	if patience <= 0 {
 		return Lease{}, f.noneLocked()
 	}
 	if f.waiting >= f.cfg.MaxWaiting {
@@ -172,7 +178,8 @@ func (f *Fleet) Acquire(ctx context.Context, tokens int64, avoid *Avoid, wait ti
 	}
 	f.waiting++
 	defer func() { f.waiting-- }()
-	limit := time.NewTimer(wait)
+	since := f.cfg.Now()
+	limit := time.NewTimer(patience)
 	defer limit.Stop()
 	for {
 		changed, again := f.changed, f.quarantineEndLocked()
@@ -196,6 +203,14 @@ func (f *Fleet) Acquire(ctx context.Context, tokens int64, avoid *Avoid, wait ti
 		}()
 		f.mu.Lock()
 		if errors.Is(err, ErrNone) {
+			waited := f.cfg.Now().Sub(since)
+			if left := f.patienceLocked(wait) - waited; left > 0 { // the last engine has gone meanwhile
+				limit.Reset(left)
+				continue
+			}
+			if f.cfg.Wake > 0 {
+				return Lease{}, fmt.Errorf("%w, after a wait of %v for a pool to wake up", f.noneLocked(), waited.Round(time.Second))
+			}
 			return Lease{}, f.noneLocked()
 		}
 		if err != nil {
@@ -205,6 +220,44 @@ func (f *Fleet) Acquire(ctx context.Context, tokens int64, avoid *Avoid, wait ti
 			return l, nil
 		}
 	}
+}
+
+// patienceLocked is how long a request may wait that would wait that long for a busy engine.
+func (f *Fleet) patienceLocked(wait time.Duration) time.Duration {
+	if f.asleepLocked(f.readyLocked()) {
+		return max(wait, f.cfg.Wake)
+	}
+	return wait
+}
+
+// readyLocked says which roles have a ready engine.
+func (f *Fleet) readyLocked() map[discovery.Role]bool {
+	ready := map[discovery.Role]bool{}
+	for _, m := range f.members {
+		if m.engine.State == discovery.StateReady && m.engine.URL != "" {
+			ready[m.engine.Role] = true
+		}
+	}
+	return ready
+}
+
+// asleepLocked says whether no request can be served, quarantines aside: they are short.
+func (f *Fleet) asleepLocked(ready map[discovery.Role]bool) bool {
+	return !ready[discovery.Unified] && !(ready[discovery.Prefill] && ready[discovery.Decode])
+}
+
+// Waiting is how many requests wait for a ready engine of each role that has none; 0 while requests can be served.
+func (f *Fleet) Waiting() map[discovery.Role]int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	waiting, ready := map[discovery.Role]int{}, f.readyLocked()
+	for _, role := range []discovery.Role{discovery.Prefill, discovery.Decode, discovery.Unified} {
+		waiting[role] = 0
+		if f.asleepLocked(ready) && !ready[role] {
+			waiting[role] = f.waiting
+		}
+	}
+	return waiting
 }
 
 // quarantineEndLocked is the time until the next quarantine ends, -1 when none will.
@@ -320,17 +373,12 @@ func (f *Fleet) noneLocked() error {
 	return fmt.Errorf("%w: %s", ErrNone, strings.Join(parts, "; "))
 }
 
-// Ready is nil when a request could be served now, quarantines aside: they are short.
+// Ready is nil when a request could be served now, quarantines aside: they are short. Where requests may wait for a pool to
+// wake up it is always nil, for they could not come to wait otherwise.
 func (f *Fleet) Ready() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	ready := map[discovery.Role]bool{}
-	for _, m := range f.members {
-		if m.engine.State == discovery.StateReady && m.engine.URL != "" {
-			ready[m.engine.Role] = true
-		}
-	}
-	if ready[discovery.Unified] || (ready[discovery.Prefill] && ready[discovery.Decode]) {
+	if f.cfg.Wake > 0 || !f.asleepLocked(f.readyLocked()) {
 		return nil
 	}
 	return f.noneLocked()

@@ -401,3 +401,73 @@ func TestRandom(t *testing.T) {
 		f.mu.Unlock()
 	}
 }
+
+// TestWake lets requests wait for engines that do not exist yet, as long as Wake says and no longer.
+func TestWake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, err := New(Config{Policy: policy.LeastLoad, Quarantine: time.Second, MaxWaiting: 3, Now: time.Now, Listener: &events{}, Wake: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Ready(); err != nil {
+			t.Errorf("a router that may wake pools is not ready without engines: %v", err)
+		}
+		start := time.Now()
+		if _, err := f.Acquire(t.Context(), 0, &Avoid{}, time.Second); !errors.Is(err, ErrNone) || time.Since(start) != time.Minute || !strings.Contains(err.Error(), "no engine is known, after a wait of 1m0s for a pool to wake up") {
+			t.Errorf("error %v after %v, want ErrNone after a minute", err, time.Since(start))
+		}
+
+		results := make(chan string, 10)
+		ask := func() {
+			l, err := f.Acquire(t.Context(), 0, &Avoid{}, 0)
+			if err != nil {
+				results <- err.Error()
+				return
+			}
+			results <- names(l)
+			l.done(Succeeded)
+		}
+		waiting := func(want map[discovery.Role]int) {
+			t.Helper()
+			synctest.Wait()
+			if d := cmp.Diff(want, f.Waiting()); d != "" {
+				t.Errorf("waiting (-want +got):\n%s", d)
+			}
+		}
+		waiting(map[discovery.Role]int{discovery.Prefill: 0, discovery.Decode: 0, discovery.Unified: 0})
+		go ask()
+		go ask()
+		waiting(map[discovery.Role]int{discovery.Prefill: 2, discovery.Decode: 2, discovery.Unified: 2})
+		f.Update([]discovery.Engine{in(discovery.StateNotReady, prefill("p0")), decode("d0")})
+		waiting(map[discovery.Role]int{discovery.Prefill: 2, discovery.Decode: 0, discovery.Unified: 2})
+		f.Update([]discovery.Engine{prefill("p0"), decode("d0")})
+		waiting(map[discovery.Role]int{discovery.Prefill: 0, discovery.Decode: 0, discovery.Unified: 0})
+		for range 2 {
+			if got := <-results; got != "p0+d0" {
+				t.Errorf("after the engines came: %s", got)
+			}
+		}
+
+		// The last engine goes while a request waits for its quarantine: the request then waits for a new one.
+		l, err := f.Acquire(t.Context(), 0, &Avoid{}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.done(Failed)
+		go func() {
+			if l, err := f.Acquire(t.Context(), 0, &Avoid{}, 500*time.Millisecond); err == nil {
+				results <- names(l)
+				l.done(Succeeded)
+				return
+			}
+			results <- "none"
+		}()
+		synctest.Wait()
+		f.Update([]discovery.Engine{in(discovery.StateDraining, prefill("p0")), decode("d0")})
+		time.Sleep(30 * time.Second)
+		f.Update([]discovery.Engine{prefill("p1"), decode("d0")})
+		if got := <-results; got != "p1+d0" {
+			t.Errorf("after another engine came: %s", got)
+		}
+	})
+}

@@ -37,10 +37,11 @@ var (
 	picks       = Family{"sluice_router_picks_total", Counter, "Requests sent to engines, by role.", []string{"role"}, nil}
 	quarantines = Family{"sluice_router_quarantines_total", Counter, "Engines set aside for a moment after a failure, by role.", []string{"role"}, nil}
 	engines     = Family{"sluice_router_engines", Gauge, "Engines known, by role and state.", []string{"role", "state"}, nil}
+	waiting     = Family{"sluice_router_waiting_requests", Gauge, "Requests that wait for a ready engine of a role that has none.", []string{"role"}, nil}
 	draining    = Family{"sluice_router_draining", Gauge, "1 while the router refuses health checks and finishes what it has.", nil, nil}
 )
 
 // Families lists the table.
 func Families() []Family {
-	return []Family{requests, inFlight, duration, firstByte, overhead, queueWait, retries, picks, quarantines, engines, draining}
+	return []Family{requests, inFlight, duration, firstByte, overhead, queueWait, retries, picks, quarantines, engines, waiting, draining}
 }

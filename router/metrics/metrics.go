@@ -65,6 +65,15 @@ func histogram(f Family) *prometheus.HistogramVec {
 	return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: f.Name, Help: f.Help, Buckets: f.Buckets}, f.Labels)
 }
 
+// Watch makes the requests that wait for each role a series, read at each scrape.
+func (m *Metrics) Watch(count func() map[discovery.Role]int) {
+	for _, role := range []discovery.Role{discovery.Prefill, discovery.Decode, discovery.Unified} {
+		m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: waiting.Name, Help: waiting.Help, ConstLabels: prometheus.Labels{"role": string(role)},
+		}, func() float64 { return float64(count()[role]) }))
+	}
+}
+
 // Handler serves GET /metrics, to few at once and to those who read: see scrapers.Limit.
 func (m *Metrics) Handler() http.Handler {
 	return scrapers.Limit(promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}), scrapers.Most)

@@ -61,6 +61,9 @@ func TestExposition(t *testing.T) {
 	m.Changed(engine(discovery.Decode), discovery.StateReady, discovery.StateDraining)
 	m.Changed(engine(discovery.Decode), discovery.StateDraining, "")
 	m.Draining()
+	m.Watch(func() map[discovery.Role]int {
+		return map[discovery.Role]int{discovery.Prefill: 11, discovery.Decode: 12}
+	})
 	if want := 6*6 + 2; next.n != want {
 		t.Errorf("the next listener heard %d events, want %d", next.n, want)
 	}

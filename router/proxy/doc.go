@@ -8,7 +8,8 @@
 // # One request
 //
 //  1. Read the whole body, at most MaxBodyBytes.
-//  2. Take engines from the fleet; wait up to QueueTimeout for some to be usable.
+//  2. Take engines from the fleet; wait up to QueueTimeout for some to be usable, and longer where pools may be empty: GET
+//     /demand says who waits, so that the operator makes engines.
 //  3. Send the body to both, with bootstrap_host, bootstrap_port and a fresh bootstrap_room, in one trace; a unified engine
 //     gets it as it is.
 //  4. Wait for the decode engine's first bytes, or for either side to fail. Before the first byte a failure of either

@@ -228,13 +228,14 @@ type router struct {
 type routerOptions struct {
 	config  func(*Config)
 	engines []*engine
+	wake    time.Duration
 }
 
 func newRouter(t testing.TB, o routerOptions) *router {
 	t.Helper()
 	rt := &router{t: t, seen: &transcript{}}
 	var err error
-	rt.fleet, err = fleet.New(fleet.Config{Policy: policy.RoundRobin, Quarantine: time.Hour, MaxWaiting: 100, Now: time.Now, Listener: rt.seen})
+	rt.fleet, err = fleet.New(fleet.Config{Policy: policy.RoundRobin, Quarantine: time.Hour, MaxWaiting: 100, Now: time.Now, Listener: rt.seen, Wake: o.wake})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,9 @@ import (
 
 // infer serves one inference request: see the numbered list in doc.go.
 func (p *Proxy) infer(c *call) {
+	p.begun.Add(1)
+	p.open.Add(1)
+	defer p.open.Add(-1)
 	c.trail = p.recent.begin(c.route, c.start)
 	body, ok := c.readBody()
 	if !ok {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/sluice-dev/sluice/internal/bearer"
+	"github.com/sluice-dev/sluice/router/demand"
 	"github.com/sluice-dev/sluice/router/fleet"
 )
 
@@ -92,6 +93,8 @@ type Proxy struct {
 	recent    *recentRequests // nil: none are remembered
 	transport *http.Transport
 	draining  atomic.Bool
+	begun     atomic.Uint64  // inference requests so far
+	open      atomic.Int64   // of them, those that have not ended
 	behind    sync.WaitGroup // prefill answers that end after their request
 }
 
@@ -154,6 +157,8 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.counted(routeModel, w, r, p.any, http.MethodGet, http.MethodHead)
 	case path == "/health", path == "/ready":
 		p.health(w)
+	case path == demand.Path:
+		writeJSON(w, http.StatusOK, p.demand())
 	case path == "/workers":
 		p.admin(w, r, p.workers)
 	case path == debugRequestsRoute, strings.HasPrefix(path, debugRequestsRoute+"/"):
@@ -175,6 +180,16 @@ func (p *Proxy) allowWrite(control *http.ResponseController, within time.Duratio
 
 // smallAnswer is the time for an answer that the HTTP server may send only after it has waited for the request's body.
 func (p *Proxy) smallAnswer() time.Duration { return p.cfg.ReadTimeout + p.cfg.WriteTimeout }
+
+// demand is what the router has to do, for whoever wakes and empties pools.
+func (p *Proxy) demand() demand.Report {
+	// The counts come first: a request that begins in between is in Begun at the next look at the latest.
+	report := demand.Report{Begun: p.begun.Load(), Open: p.open.Load(), Waiting: map[string]int{}}
+	for role, n := range p.fleet.Waiting() {
+		report.Waiting[string(role)] = n
+	}
+	return report
+}
 
 func (p *Proxy) health(w http.ResponseWriter) {
 	if p.draining.Load() {
