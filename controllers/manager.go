@@ -8,6 +8,7 @@ import (
 	"fmt"
 	mathrand "math/rand/v2"
 	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -42,7 +43,7 @@ import (
 	"github.com/sluice-dev/sluice/internal/scrapers"
 )
 
-// +kubebuilder:rbac:groups=apiregistration.k8s.io,resources=apiservices,resourceNames=v1beta1.custom.metrics.k8s.io;v1beta2.custom.metrics.k8s.io,verbs=get;patch
+// +kubebuilder:rbac:groups=apiregistration.k8s.io,resources=apiservices,resourceNames=v1beta1.custom.metrics.k8s.io;v1beta2.custom.metrics.k8s.io;v1beta1.external.metrics.k8s.io,verbs=get;patch
 
 // leaderElectionID names the Lease of the leader.
 const leaderElectionID = "sluice-operator.inference.sluice.dev"
@@ -68,11 +69,15 @@ type Config struct {
 	// ObserveInterval is the time between two polls of an engine.
 	ObserveInterval time.Duration
 
-	// MetricsAPI turns the custom metrics API on.
-	MetricsAPI        bool
-	MetricsAPIPort    int
-	MetricsAPIService string
-	MetricsAPISecret  string
+	// MetricsAPI turns the custom metrics API on, MetricsAPIExternal the external one beside it.
+	MetricsAPI         bool
+	MetricsAPIExternal bool
+	MetricsAPIPort     int
+	MetricsAPIService  string
+	MetricsAPISecret   string
+
+	// PrometheusURL is the base URL of the cluster's Prometheus, for KEDA's triggers; empty where there is none.
+	PrometheusURL string
 
 	// Monitors are the installation's part of monitors.
 	Monitors monitoring.Options
@@ -109,6 +114,9 @@ func (c Config) Validate() error {
 		if c.MetricsAPIPort < 1 || c.MetricsAPIPort > 65535 {
 			faults = append(faults, fmt.Errorf("--metrics-api-port %d is no port; give 1 to 65535, for example 6443", c.MetricsAPIPort))
 		}
+	}
+	if u, err := url.Parse(c.PrometheusURL); c.PrometheusURL != "" && (err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https")) {
+		faults = append(faults, fmt.Errorf("--prometheus-url %q is no URL; give for example http://prometheus.monitoring:9090", c.PrometheusURL))
 	}
 	return errors.Join(faults...)
 }
@@ -227,6 +235,7 @@ func addMetricsAPI(mgr manager.Manager, restConfig *rest.Config, operator Config
 		Clock:     operator.Clock,
 		Log:       operator.Log.WithName("metrics-api"),
 		Port:      operator.MetricsAPIPort,
+		External:  operator.MetricsAPIExternal,
 		Namespace: operator.Namespace,
 		Service:   operator.MetricsAPIService,
 		Secret:    operator.MetricsAPISecret,
@@ -271,6 +280,18 @@ func addControllers(mgr manager.Manager, restConfig *rest.Config, operator Confi
 	if operator.Dashboards != nil {
 		shown = &dashboards.Applier{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Options: *operator.Dashboards}
 	}
+	scalers, err := monitoring.NewApplierForConfig(restConfig, monitoring.ApplierConfig{
+		Resources:  []monitoring.Resource{enginepool.ScaledObjects},
+		Namespaces: operator.WatchNamespaces,
+		Clock:      operator.Clock,
+		Log:        operator.Log.WithName("scalers"),
+	})
+	if err != nil {
+		return fmt.Errorf("make the scalers' applier: %w", err)
+	}
+	if err := mgr.Add(scalers); err != nil {
+		return fmt.Errorf("add the scalers' applier: %w", err)
+	}
 	return errors.Join(
 		inferenceservice.New(inferenceservice.Config{
 			Client:         mgr.GetClient(),
@@ -291,6 +312,7 @@ func addControllers(mgr manager.Manager, restConfig *rest.Config, operator Confi
 			Samples:  store,
 			Clock:    operator.Clock,
 			Engine:   plan.EngineDefaults{Image: operator.EngineImage, AllowHostAccess: operator.AllowHostAccess},
+			Scalers:  scalers, PrometheusURL: operator.PrometheusURL,
 		}).SetupWithManager(mgr),
 	)
 }

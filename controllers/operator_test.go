@@ -159,7 +159,7 @@ func startOperator(t *testing.T, namespace string, edit ...func(*controllers.Con
 		log = testr.New(t)
 	}
 	settings := controllers.Config{
-		EngineImage: "engine:v1", RouterImage: "router:v1",
+		EngineImage: "engine:v1", RouterImage: "router:v1", PrometheusURL: "http://prometheus:9090",
 		WatchNamespaces: []string{namespace}, MetricsAddress: "0", ProbeAddress: "0",
 		ObserveInterval: observeInterval, Log: log, Clock: clock.RealClock{}, Registry: prometheus.NewRegistry(),
 	}

@@ -254,7 +254,7 @@ func TestScale(t *testing.T) {
 	scaleTo(1)
 	trial.until("a replica to drain", func() (bool, string) {
 		pool := trial.pool("chat", "decode")
-		return pool.Status.DrainingReplicas == 1, fmt.Sprint(pool.Status.ReplicaCounts)
+		return pool.Status.ObservedGeneration == pool.Generation && pool.Status.DrainingReplicas == 1, fmt.Sprint(pool.Status.ReplicaCounts)
 	})
 	scaleTo(2)
 	trial.until("it to be brought back", func() (bool, string) {

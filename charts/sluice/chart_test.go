@@ -96,6 +96,20 @@ func TestRender(t *testing.T) {
 		t.Errorf("objects (-want +got):\n%s", diff)
 	}
 
+	text, err = render(t, `metricsAPI.external=true`, `prometheus.url="http://prometheus.monitoring:9090"`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want = slices.Sorted(slices.Values(append(want, "APIService v1beta1.external.metrics.k8s.io")))
+	if diff := cmp.Diff(want, list(decode(t, text))); diff != "" {
+		t.Errorf("objects with external metrics (-want +got):\n%s", diff)
+	}
+	for _, arg := range []string{"--metrics-api-external", "--prometheus-url=http://prometheus.monitoring:9090"} {
+		if !strings.Contains(text, arg) {
+			t.Errorf("the operator is not started with %s", arg)
+		}
+	}
+
 	text, err = render(t, `metricsAPI.enabled=false`)
 	if err != nil {
 		t.Fatal(err)

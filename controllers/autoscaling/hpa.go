@@ -22,10 +22,10 @@ const (
 )
 
 // BuildHPA gives the HorizontalPodAutoscaler of a pool, owned by it and with its name; nil when the pool has no
-// autoscaling. It reads metrics of type Pods; the package comment says why.
+// autoscaling, or KEDA makes one for it. With provider External it is the same object, read by another server. It reads metrics of type Pods; the package comment says why.
 func BuildHPA(pool *v1alpha1.EnginePool) *autoscalingv2.HorizontalPodAutoscaler {
 	spec := pool.Spec.Autoscaling
-	if spec == nil {
+	if spec == nil || UsesKEDA(pool) {
 		return nil
 	}
 	metrics := make([]autoscalingv2.MetricSpec, len(spec.Metrics))

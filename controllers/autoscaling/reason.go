@@ -43,6 +43,12 @@ const (
 	ReasonScalingDisabled Reason = "ScalingDisabled"
 	// ReasonHPAError (False): the HorizontalPodAutoscaler says something else; the message is its own.
 	ReasonHPAError Reason = "HPAError"
+	// ReasonScaledObject (True): KEDA scales the pool by its ScaledObject, whose own conditions say whether it reads a number.
+	ReasonScaledObject Reason = "ScaledObject"
+	// ReasonKEDAMissing (False): the cluster has no ScaledObject resource; the object is made when KEDA is installed.
+	ReasonKEDAMissing Reason = "KEDAMissing"
+	// ReasonNoScaledObject (False): the ScaledObject could not be made; the message says why.
+	ReasonNoScaledObject Reason = "NoScaledObject"
 	// ReasonPending (Unknown): the HorizontalPodAutoscaler has not been evaluated yet.
 	ReasonPending Reason = "Pending"
 )
@@ -110,6 +116,27 @@ func ScalingActive(pool *v1alpha1.EnginePool, hpa *autoscalingv2.HorizontalPodAu
 		Message:            message,
 		ObservedGeneration: pool.Generation,
 	}
+}
+
+// ScaledByKEDA gives the condition of a pool with provider KEDA. missing says that the cluster has no ScaledObject resource,
+// err why the object could not be made.
+func ScaledByKEDA(pool *v1alpha1.EnginePool, missing bool, err error) *metav1.Condition {
+	condition := &metav1.Condition{
+		Type: v1alpha1.ConditionScalingActive, Status: metav1.ConditionTrue, Reason: string(ReasonScaledObject), ObservedGeneration: pool.Generation,
+		Message: "KEDA scales the pool by the ScaledObject of its name, whose conditions say whether it reads a number",
+	}
+	no := func(reason Reason, message string) {
+		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, string(reason), message
+	}
+	switch {
+	case Asleep(pool):
+		condition.Reason, condition.Message = string(ReasonAsleep), "the pool has no replica; the next request makes one"
+	case err != nil:
+		no(ReasonNoScaledObject, err.Error())
+	case missing:
+		no(ReasonKEDAMissing, "autoscaling.provider is KEDA and the cluster has no ScaledObject resource: install KEDA, or use provider MetricsAPI")
+	}
+	return condition
 }
 
 // Asleep says whether a pool has no replica because nobody needs one: minReplicas is 0, and the next request wakes it.

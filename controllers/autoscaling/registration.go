@@ -16,11 +16,15 @@ import (
 )
 
 // apiServiceNames are the registrations that the server fills in.
-func apiServiceNames() []string {
-	return []string{"v1beta1.custom.metrics.k8s.io", "v1beta2.custom.metrics.k8s.io"}
+func apiServiceNames(external bool) []string {
+	names := []string{"v1beta1.custom.metrics.k8s.io", "v1beta2.custom.metrics.k8s.io"}
+	if external {
+		names = append(names, "v1beta1.external.metrics.k8s.io")
+	}
+	return names
 }
 
-// RegistrationState says how a version of custom.metrics.k8s.io is registered with the cluster.
+// RegistrationState says how a version of a metrics API is registered with the cluster.
 type RegistrationState string
 
 const (

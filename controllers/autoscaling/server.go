@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"strconv"
@@ -23,6 +24,8 @@ import (
 	"sigs.k8s.io/custom-metrics-apiserver/pkg/apiserver"
 	generatedcore "sigs.k8s.io/custom-metrics-apiserver/pkg/generated/openapi/core"
 	generatedcustommetrics "sigs.k8s.io/custom-metrics-apiserver/pkg/generated/openapi/custommetrics"
+	generatedexternalmetrics "sigs.k8s.io/custom-metrics-apiserver/pkg/generated/openapi/externalmetrics"
+	metricsprovider "sigs.k8s.io/custom-metrics-apiserver/pkg/provider"
 )
 
 // lookInterval is how often the Secret and the APIServices are looked at. A look is three reads and, as long as nothing
@@ -47,6 +50,9 @@ type MetricsServerConfig struct {
 	Port     int
 	Listener net.Listener
 
+	// External serves external.metrics.k8s.io too.
+	External bool
+
 	// Namespace of the operator, its Service for the metrics API, and the Secret with the certificate.
 	Namespace string
 	Service   string
@@ -68,7 +74,8 @@ func (c MetricsServerConfig) withDefaults() (MetricsServerConfig, error) {
 	return c, nil
 }
 
-// MetricsServer serves custom.metrics.k8s.io, versions v1beta1 and v1beta2, over TLS with a certificate that it makes,
+// MetricsServer serves custom.metrics.k8s.io, versions v1beta1 and v1beta2, and where asked for
+// external.metrics.k8s.io, over TLS with a certificate that it makes,
 // renews and registers itself. It is a manager.Runnable that runs on every replica of the operator.
 type MetricsServer struct {
 	cfg       MetricsServerConfig
@@ -129,7 +136,7 @@ func (s *MetricsServer) Registrations() []Registration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var all []Registration
-	for _, name := range apiServiceNames() {
+	for _, name := range apiServiceNames(s.cfg.External) {
 		r, ok := s.registrations[name]
 		if !ok {
 			r = Registration{APIService: name, State: RegistrationUnknown}
@@ -234,7 +241,7 @@ func (s *MetricsServer) look(ctx context.Context) error {
 	}
 	s.serving.set(current)
 
-	for _, name := range apiServiceNames() {
+	for _, name := range apiServiceNames(s.cfg.External) {
 		registration, wrote, err := s.registrar.register(ctx, name, current.AuthorityBundle)
 		if err != nil {
 			if ctx.Err() != nil {
@@ -295,9 +302,8 @@ func (s *MetricsServer) build(ctx context.Context, listener net.Listener) (*gene
 
 	definitions := func(ref openapicommon.ReferenceCallback) map[string]openapicommon.OpenAPIDefinition {
 		all := generatedcore.GetOpenAPIDefinitions(ref)
-		for name, definition := range generatedcustommetrics.GetOpenAPIDefinitions(ref) {
-			all[name] = definition
-		}
+		maps.Copy(all, generatedcustommetrics.GetOpenAPIDefinitions(ref))
+		maps.Copy(all, generatedexternalmetrics.GetOpenAPIDefinitions(ref))
 		return all
 	}
 	namer := openapinamer.NewDefinitionNamer(apiserver.Scheme)
@@ -310,8 +316,12 @@ func (s *MetricsServer) build(ctx context.Context, listener net.Listener) (*gene
 		return nil, err
 	}
 	adapter := &apiserver.Config{GenericConfig: config}
-	server, err := adapter.Complete(nil).New("sluice-metrics-api",
-		&provider{store: s.cfg.Store, pools: s.cfg.Pools, clock: s.cfg.Clock}, nil)
+	custom := &provider{store: s.cfg.Store, pools: s.cfg.Pools, clock: s.cfg.Clock}
+	var external metricsprovider.ExternalMetricsProvider
+	if s.cfg.External {
+		external = externalProvider{custom}
+	}
+	server, err := adapter.Complete(nil).New("sluice-metrics-api", custom, external)
 	if err != nil {
 		return nil, fmt.Errorf("assemble the API server: %w", err)
 	}

@@ -25,6 +25,7 @@ import (
 
 	"github.com/sluice-dev/sluice/api/v1alpha1"
 	"github.com/sluice-dev/sluice/controllers/observe"
+	"github.com/sluice-dev/sluice/router/demand"
 	"github.com/sluice-dev/sluice/router/discovery"
 	"github.com/sluice-dev/sluice/router/fleet"
 	"github.com/sluice-dev/sluice/router/policy"
@@ -170,6 +171,13 @@ func TestSleepAndWake(t *testing.T) {
 	if got := <-s.ask(); got != "200 OK answer" {
 		t.Fatalf("a request to a pool that is awake: %s", got)
 	}
+	poll(t, func() error { // the router's handler ends a moment after the client has its answer
+		report, err := s.waker.fetch(t.Context(), s.url+demand.Path)
+		if err == nil && report.Open > 0 {
+			err = errWaiting(report.Open)
+		}
+		return err
+	})
 	s.clock.Step(2 * time.Second)
 	s.round()
 	s.wants(1, "there was a request")

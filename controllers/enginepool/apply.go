@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-dev/sluice/api/v1alpha1"
 	"github.com/sluice-dev/sluice/controllers/autoscaling"
+	"github.com/sluice-dev/sluice/controllers/monitoring"
 	"github.com/sluice-dev/sluice/controllers/owned"
 	"github.com/sluice-dev/sluice/controllers/plan"
 )
@@ -148,6 +149,22 @@ func (r *Reconciler) unmarkPods(ctx context.Context, pods []*corev1.Pod) error {
 
 func (r *Reconciler) patch(ctx context.Context, before, pod *corev1.Pod) error {
 	return r.Client.Patch(ctx, pod, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+}
+
+// applyScaledObject makes or removes KEDA's ScaledObject.
+func (r *Reconciler) applyScaledObject(ctx context.Context, step *step) error {
+	want, err := autoscaling.BuildScaledObject(step.pool, r.PrometheusURL)
+	if err != nil {
+		step.noScaler = err // for a person to mend; trying again would not
+		return nil
+	}
+	if want == nil {
+		_, err := r.Scalers.Remove(ctx, ScaledObjects, client.ObjectKeyFromObject(step.pool), plan.OwnedByPool(step.pool)[0])
+		return err
+	}
+	change, err := r.Scalers.Apply(ctx, want)
+	step.noKEDA, step.noScaler = change.Outcome == monitoring.CRDMissing, err
+	return err
 }
 
 // applyAutoscaler makes or removes the HorizontalPodAutoscaler.

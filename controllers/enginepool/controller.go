@@ -11,6 +11,7 @@ import (
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
@@ -24,6 +25,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/sluice-dev/sluice/api/v1alpha1"
+	"github.com/sluice-dev/sluice/controllers/autoscaling"
+	"github.com/sluice-dev/sluice/controllers/monitoring"
 	"github.com/sluice-dev/sluice/controllers/observe"
 	"github.com/sluice-dev/sluice/controllers/owned"
 	"github.com/sluice-dev/sluice/controllers/plan"
@@ -34,6 +37,7 @@ import (
 // +kubebuilder:rbac:groups=inference.sluice.dev,resources=enginepools/finalizers,verbs=update
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=autoscaling,resources=horizontalpodautoscalers,verbs=get;list;watch;create;update;delete
+// +kubebuilder:rbac:groups=keda.sh,resources=scaledobjects,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // Samples is what the controller needs to know of the engines. *observe.Store has it.
@@ -50,7 +54,20 @@ type Samples interface {
 	Source() source.Source
 }
 
-// Config is what a Reconciler works with. All fields are needed.
+// Scalers writes autoscalers of an optional kind. *monitoring.Applier has it.
+type Scalers interface {
+	// Apply brings an object in line; a cluster without its resource is no error.
+	Apply(ctx context.Context, desired client.Object) (monitoring.Change, error)
+	// Remove deletes an object that the owner controls.
+	Remove(ctx context.Context, resource monitoring.Resource, name types.NamespacedName, owner metav1.OwnerReference) (removed bool, err error)
+	// Source tells when the resource appears, and when an object is not as it was applied.
+	Source(all func(context.Context) []reconcile.Request, of func(context.Context, client.Object) []reconcile.Request) source.Source
+}
+
+// ScaledObjects is the resource that Scalers must know.
+var ScaledObjects = monitoring.Resource{Kind: autoscaling.ScaledObjectKind, GVR: autoscaling.ScaledObjectResource}
+
+// Config is what a Reconciler works with. All fields but PrometheusURL are needed.
 type Config struct {
 	Client   client.Client // reads from the cache
 	Live     client.Reader // reads from the API server
@@ -58,6 +75,9 @@ type Config struct {
 	Samples  Samples
 	Clock    clock.PassiveClock
 	Engine   plan.EngineDefaults
+	Scalers  Scalers
+	// PrometheusURL is where KEDA's triggers ask; empty where nobody may choose provider KEDA.
+	PrometheusURL string
 }
 
 // Reconciler reconciles EnginePools.
@@ -111,6 +131,7 @@ func (r *Reconciler) SetupWithManager(manager ctrl.Manager) error {
 		Owns(&corev1.Pod{}).
 		Owns(&autoscalingv2.HorizontalPodAutoscaler{}).
 		WatchesRawSource(r.Samples.Source()).
+		WatchesRawSource(r.Scalers.Source(r.withKEDA, poolOf)).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: 8,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
@@ -120,6 +141,26 @@ func (r *Reconciler) SetupWithManager(manager ctrl.Manager) error {
 		return fmt.Errorf("set up the enginepool controller: %w", err)
 	}
 	return nil
+}
+
+// withKEDA lists the pools that want a ScaledObject.
+func (r *Reconciler) withKEDA(ctx context.Context) []reconcile.Request {
+	var list v1alpha1.EnginePoolList
+	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil // the cache ends
+	}
+	var requests []reconcile.Request
+	for i := range list.Items {
+		if autoscaling.UsesKEDA(&list.Items[i]) {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+		}
+	}
+	return requests
+}
+
+// poolOf gives the pool of a ScaledObject, which has its name.
+func poolOf(_ context.Context, object client.Object) []reconcile.Request {
+	return []reconcile.Request{{NamespacedName: client.ObjectKeyFromObject(object)}}
 }
 
 // Reconcile brings one pool a step closer to its spec.
@@ -151,7 +192,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (resul
 	}
 	// 2. Apply. What running engines are told holds nothing up.
 	r.applyTracing(ctx, step)
-	if err := errors.Join(r.applyReplicas(ctx, step), r.applyAutoscaler(ctx, step)); err != nil {
+	if err := errors.Join(r.applyReplicas(ctx, step), r.applyAutoscaler(ctx, step), r.applyScaledObject(ctx, step)); err != nil {
 		return ctrl.Result{}, err
 	}
 	return ctrl.Result{RequeueAfter: step.plan.After}, nil

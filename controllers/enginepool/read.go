@@ -29,9 +29,11 @@ type step struct {
 	plan     plan.PoolPlan
 	read     bool // the fields above are filled
 
-	done    []plan.Action   // that were applied
-	tracing *tracingOutcome // nil when no engine was looked at
-	err     error
+	done     []plan.Action   // that were applied
+	tracing  *tracingOutcome // nil when no engine was looked at
+	noKEDA   bool            // the pool wants a ScaledObject and the cluster has no such resource
+	noScaler error           // why it has none otherwise
+	err      error
 }
 
 // invalidSpecError says that the pool's spec makes no pods.

@@ -139,7 +139,11 @@ func (r *Reconciler) observe(step *step, now time.Time) (again time.Duration) {
 	again = sooner(r.observeLoad(step, now), r.observeDemand(step, now))
 	status.Cost = r.countCost(step, now)
 	again = sooner(again, setTracing(step))
-	if scaling := autoscaling.ScalingActive(pool, step.hpa); scaling != nil {
+	scaling := autoscaling.ScalingActive(pool, step.hpa)
+	if autoscaling.UsesKEDA(pool) {
+		scaling = autoscaling.ScaledByKEDA(pool, step.noKEDA, step.noScaler)
+	}
+	if scaling != nil {
 		meta.SetStatusCondition(&status.Conditions, *scaling)
 	} else {
 		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionScalingActive)

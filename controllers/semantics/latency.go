@@ -3,6 +3,7 @@ package semantics
 import (
 	"math"
 	"slices"
+	"strconv"
 
 	"github.com/sluice-dev/sluice/api/v1alpha1"
 )
@@ -97,9 +98,13 @@ func (s Signal) Objective(slo *v1alpha1.SLOSpec) (thresholdSeconds, quantile flo
 	if objective == nil {
 		return 0, 0, false
 	}
-	thresholdSeconds, quantile = objective.Threshold.Seconds(), objective.Objective.AsApproximateFloat64()
-	if objective.Objective.IsZero() {
-		quantile = 0.99 // an object from before the default
+	thresholdSeconds, quantile = objective.Threshold.Seconds(), 0.99
+	if share := objective.Objective.DeepCopy(); !share.IsZero() {
+		// By its decimal digits, which is exact; the zero value is an object from before the default.
+		var err error
+		if quantile, err = strconv.ParseFloat(share.AsDec().String(), 64); err != nil {
+			return 0, 0, false
+		}
 	}
 	return thresholdSeconds, quantile, thresholdSeconds > 0 && quantile > 0 && quantile < 1
 }
