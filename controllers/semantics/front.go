@@ -50,11 +50,13 @@ func processNumbers() []Number {
 		process(histogram("sglang:func_latency_seconds", "seconds", all(), "name")),
 		with(process(labelled(constant("sglang:startup_latency_breakdown_seconds_max", "seconds", all()), "context")), func(n *Number) { n.Replicas = Max }),
 
+		process(counter("sluice_trace_spans_lost_total", "spans", all())),
 		process(counter("sluice_ledger_violations_total", "breaches", all(), "law")),
 		process(counter("sluice_metrics_label_values_refused_total", "updates", all(), "family")),
 		process(amount("sluice_metrics_series", "series", all())),
 		process(counter("sluice_metrics_store_faults_total", "faults", all(), "reason")),
 		process(labelled(amount("sluice_metrics_store_processes", "processes", all()), "state")),
+		process(amount("sluice_metrics_store_waiting_series", "series", all())),
 	}
 }
 
