@@ -284,7 +284,7 @@ func TestQuantileAgainstSorting(t *testing.T) {
 		slices.Sort(places)
 		at := random.IntN(len(places))
 		q := float64(at+1) / float64(len(places))
-		if q >= 1 {
+		if q >= 1 || slices.Contains(d.Bounds, places[at]) { // between two buckets, rounding decides
 			continue
 		}
 		got, ok := d.Quantile(q)
