@@ -2,7 +2,6 @@ package trial
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -21,15 +20,11 @@ const prometheusOperator = "github.com/prometheus-operator/prometheus-operator@v
 // InstallServiceMonitorCRD installs the definition of ServiceMonitor from the prometheus-operator's module, with nothing
 // that acts on it. It is safe to call again.
 func (t *Trial) InstallServiceMonitorCRD(ctx context.Context) error {
-	raw, err := output(ctx, t.Root, "go", "mod", "download", "-json", prometheusOperator)
+	dir, err := t.moduleDir(ctx, prometheusOperator)
 	if err != nil {
 		return err
 	}
-	var module struct{ Dir string }
-	if err := json.Unmarshal([]byte(raw), &module); err != nil {
-		return fmt.Errorf("read what go mod download prints: %w", err)
-	}
-	text, err := os.ReadFile(filepath.Join(module.Dir, "example", "prometheus-operator-crd", "monitoring.coreos.com_servicemonitors.yaml"))
+	text, err := os.ReadFile(filepath.Join(dir, "example", "prometheus-operator-crd", "monitoring.coreos.com_servicemonitors.yaml"))
 	if err != nil {
 		return err
 	}

@@ -89,9 +89,9 @@ func (t *Trial) Apply(ctx context.Context, namespace, text string) error {
 		if strings.TrimSpace(doc) == "" {
 			continue
 		}
-		obj := &unstructured.Unstructured{}
-		if err := yaml.Unmarshal([]byte(doc), &obj.Object); err != nil {
-			return fmt.Errorf("parse the manifest: %w", err)
+		obj, err := parse(doc)
+		if err != nil {
+			return err
 		}
 		if obj.GetNamespace() == "" {
 			obj.SetNamespace(namespace)
@@ -101,6 +101,15 @@ func (t *Trial) Apply(ctx context.Context, namespace, text string) error {
 		}
 	}
 	return nil
+}
+
+// parse reads one object.
+func parse(text string) (*unstructured.Unstructured, error) {
+	obj := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal([]byte(text), &obj.Object); err != nil {
+		return nil, fmt.Errorf("parse the manifest: %w", err)
+	}
+	return obj, nil
 }
 
 // Service reads an InferenceService.

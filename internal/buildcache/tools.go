@@ -24,6 +24,8 @@ func tools() []Tool {
 	const (
 		kubernetes = "k8s.io/kubernetes"
 		containerd = "github.com/containerd/containerd/v2"
+
+		prometheusOperator = "github.com/prometheus-operator/prometheus-operator"
 	)
 	table := []Tool{
 		{Name: "protoc-gen-go", Dir: "hack/tools/protobuf", Package: "google.golang.org/protobuf/cmd/protoc-gen-go", Module: "google.golang.org/protobuf", Group: "protoc-gen-go"},
@@ -45,6 +47,10 @@ func tools() []Tool {
 		// The list of plugins in its main package is part of no version: remove the executable after a change.
 		Tool{Name: "coredns", Dir: "hack/coredns", Package: ".", Module: "github.com/coredns/coredns", Group: "coredns"},
 		Tool{Name: "helm", Dir: "hack/tools/helm", Package: "helm.sh/helm/v4/cmd/helm", Module: "helm.sh/helm/v4", Group: "helm"},
+		Tool{Name: "prometheus", Dir: "hack/prometheus", Package: "github.com/prometheus/prometheus/cmd/prometheus", Module: "github.com/prometheus/prometheus", Group: "prometheus"},
+		Tool{Name: "prometheus-operator", Dir: "hack/prometheus-operator", Package: prometheusOperator + "/cmd/operator", Module: prometheusOperator, Group: "prometheus-operator"},
+		Tool{Name: "prometheus-config-reloader", Dir: "hack/prometheus-operator", Package: prometheusOperator + "/cmd/prometheus-config-reloader", Module: prometheusOperator, Group: "prometheus-operator"},
+		Tool{Name: "prometheus-adapter", Dir: "hack/prometheus-adapter", Package: "sigs.k8s.io/prometheus-adapter/cmd/adapter", Module: "sigs.k8s.io/prometheus-adapter", Group: "prometheus-adapter"},
 		Tool{Name: "golangci-lint", Dir: "hack/tools/golangci-lint", Package: "github.com/golangci/golangci-lint/v2/cmd/golangci-lint", Module: "github.com/golangci/golangci-lint/v2", Group: "golangci-lint"},
 	)
 }

@@ -26,7 +26,7 @@ type Built struct {
 	Pinned string
 }
 
-// Build compiles the program of spec in the checkout at root and writes the image to dir/NAME.tar under both of its
+// Build compiles the program of spec in the checkout at root, or takes its executable, and writes the image to dir/NAME.tar under both of its
 // names. The file appears whole or not at all.
 func Build(ctx context.Context, root string, spec Spec, dir string) (built Built, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -38,15 +38,18 @@ func Build(ctx context.Context, root string, spec Spec, dir string) (built Built
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
 
-	executable := filepath.Join(work, spec.Name)
-	if err := compile(ctx, root, spec, executable); err != nil {
-		return Built{}, fmt.Errorf("build image %s: %w", spec.Name, err)
+	executable := spec.Executable
+	if executable == "" {
+		executable = filepath.Join(work, spec.Name)
+		if err := compile(ctx, root, spec, executable); err != nil {
+			return Built{}, fmt.Errorf("build image %s: %w", spec.Name, err)
+		}
 	}
 	program, err := os.ReadFile(executable)
 	if err != nil {
 		return Built{}, fmt.Errorf("build image %s: %w", spec.Name, err)
 	}
-	image, err := assemble(spec.Name, runtime.GOARCH, program)
+	image, err := assemble(spec, runtime.GOARCH, program)
 	if err != nil {
 		return Built{}, fmt.Errorf("build image %s: %w", spec.Name, err)
 	}

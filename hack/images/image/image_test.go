@@ -16,10 +16,11 @@ type entry struct {
 	UID  int
 	Kind byte
 	Data string
+	Link string
 }
 
 func TestLayer(t *testing.T) {
-	data, err := layerTar("program", []byte("code"))
+	data, err := layerTar("program", "/bin/program", []byte("code"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,19 +41,20 @@ func TestLayer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got[header.Name] = entry{header.Mode, header.Uid, header.Typeflag, string(content)}
+		got[header.Name] = entry{header.Mode, header.Uid, header.Typeflag, string(content), header.Linkname}
 	}
 	want := map[string]entry{
-		"etc/":                  {0o755, 0, tar.TypeDir, ""},
-		"etc/group":             {0o644, 0, tar.TypeReg, "root:x:0:\nnonroot:x:65532:\n"},
-		"etc/passwd":            {0o644, 0, tar.TypeReg, "root:x:0:0:root:/root:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/home/nonroot:/sbin/nologin\n"},
-		"home/":                 {0o755, 0, tar.TypeDir, ""},
-		"home/nonroot/":         {0o750, 65532, tar.TypeDir, ""},
-		"tmp/":                  {0o1777, 0, tar.TypeDir, ""},
-		"usr/":                  {0o755, 0, tar.TypeDir, ""},
-		"usr/local/":            {0o755, 0, tar.TypeDir, ""},
-		"usr/local/bin/":        {0o755, 0, tar.TypeDir, ""},
-		"usr/local/bin/program": {0o755, 0, tar.TypeReg, "code"},
+		"bin/program":           {0o777, 0, tar.TypeSymlink, "", "/usr/local/bin/program"},
+		"etc/":                  {0o755, 0, tar.TypeDir, "", ""},
+		"etc/group":             {0o644, 0, tar.TypeReg, "root:x:0:\nnonroot:x:65532:\n", ""},
+		"etc/passwd":            {0o644, 0, tar.TypeReg, "root:x:0:0:root:/root:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/home/nonroot:/sbin/nologin\n", ""},
+		"home/":                 {0o755, 0, tar.TypeDir, "", ""},
+		"home/nonroot/":         {0o750, 65532, tar.TypeDir, "", ""},
+		"tmp/":                  {0o1777, 0, tar.TypeDir, "", ""},
+		"usr/":                  {0o755, 0, tar.TypeDir, "", ""},
+		"usr/local/":            {0o755, 0, tar.TypeDir, "", ""},
+		"usr/local/bin/":        {0o755, 0, tar.TypeDir, "", ""},
+		"usr/local/bin/program": {0o755, 0, tar.TypeReg, "code", ""},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("layer (-want +got):\n%s", diff)
@@ -67,7 +69,7 @@ func TestAssemble(t *testing.T) {
 	if other := digest(t, "other"); other == first {
 		t.Errorf("two programs give the same image %s", first)
 	}
-	image, err := assemble("program", "amd64", []byte("code"))
+	image, err := assemble(Spec{Name: "program"}, "amd64", []byte("code"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +94,7 @@ func TestAssemble(t *testing.T) {
 
 func digest(t *testing.T, program string) string {
 	t.Helper()
-	image, err := assemble("program", "amd64", []byte(program))
+	image, err := assemble(Spec{Name: "program"}, "amd64", []byte(program))
 	if err != nil {
 		t.Fatal(err)
 	}

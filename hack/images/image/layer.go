@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -26,8 +27,9 @@ const (
 var epoch = time.Unix(0, 0).UTC()
 
 // assemble makes an image of one program for a Go architecture.
-func assemble(name, architecture string, program []byte) (v1.Image, error) {
-	files, err := layerTar(name, program)
+func assemble(spec Spec, architecture string, program []byte) (v1.Image, error) {
+	name := spec.Name
+	files, err := layerTar(name, spec.Alias, program)
 	if err != nil {
 		return nil, err
 	}
@@ -64,8 +66,8 @@ func assemble(name, architecture string, program []byte) (v1.Image, error) {
 }
 
 // layerTar returns the files of the only layer: the program, /etc/passwd and /etc/group with its user, its home
-// and a /tmp that anyone may write to.
-func layerTar(name string, program []byte) ([]byte, error) {
+// and a /tmp that anyone may write to. Unless alias is empty, a link there leads to the program.
+func layerTar(name, alias string, program []byte) ([]byte, error) {
 	id := strconv.Itoa(UserID)
 	passwd := "root:x:0:0:root:/root:/sbin/nologin\nnonroot:x:" + id + ":" + id + ":nonroot:" + homeDir + ":/sbin/nologin\n"
 	group := "root:x:0:\nnonroot:x:" + id + ":\n"
@@ -101,6 +103,15 @@ func layerTar(name string, program []byte) ([]byte, error) {
 		}
 		if _, err := writer.Write(entry.data); err != nil {
 			return nil, fmt.Errorf("write %s into the layer: %w", entry.path, err)
+		}
+	}
+	if alias != "" {
+		header := &tar.Header{
+			Name: strings.TrimPrefix(alias, "/"), Linkname: binDir + "/" + name, Mode: 0o777,
+			ModTime: epoch, Typeflag: tar.TypeSymlink, Format: tar.FormatPAX,
+		}
+		if err := writer.WriteHeader(header); err != nil {
+			return nil, fmt.Errorf("write %s into the layer: %w", alias, err)
 		}
 	}
 	if err := writer.Close(); err != nil {

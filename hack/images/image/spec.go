@@ -14,6 +14,10 @@ type Spec struct {
 	Name string
 	// Package is the main package, relative to the repository root.
 	Package string
+	// Executable is a static Linux executable that exists already, used instead of compiling Package.
+	Executable string
+	// Alias is a second absolute path of the program in the image, for callers that insist on one; empty means none.
+	Alias string
 	// Version is what the program reports as its version; empty leaves that of a build without one.
 	Version string
 }
