@@ -3,8 +3,8 @@
 // It owns which panels there are, what each asks of Prometheus and how it shows the answer, and builds them for a reader:
 // Options say which data source, which labels tell replicas apart, and which constants go into every query, so that the same
 // panels serve somebody with one engine and a tenant who may see only their own. It knows the table of metric families and
-// nothing else of the engine, and the names of the router's; a query that names a family outside of the table fails the build. It must not talk to Grafana,
-// Prometheus or a cluster.
+// nothing else of the engine, and the names of the router's; a query that names a family outside of the table fails the
+// build. It must not talk to Grafana, Prometheus or a cluster.
 //
 // What the queries keep to (query.go):
 //   - a family is found under its name and under the name that some gateways and scrapers make of it, with "_" for ":";

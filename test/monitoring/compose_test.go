@@ -12,8 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestCompose: compose.yaml is a compose file to the specification's own program and its schema, its volumes are files of this folder, and
-// what Grafana's files read is in the environment.
+// TestCompose: compose.yaml is a compose file to the specification's own program and its schema, its volumes are files of its
+// folder, and what Grafana's files read is in the environment.
 func TestCompose(t *testing.T) {
 	for _, name := range []string{"go.mod", "go.sum"} { // the cached result of a test is not that of another reader
 		read(t, filepath.Join("compose", name))

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -268,4 +269,26 @@ func TestPairOfWorlds(t *testing.T) {
 			t.Errorf("the spans of %s last %d ns, the metric of DP rank %v says %d", stage, got, dp, want)
 		}
 	}
+}
+
+// TestLostSpansAreCounted: what nobody takes is counted, that of the API process and that of the rank together.
+func TestLostSpansAreCounted(t *testing.T) {
+	nobody := &collector{grpc: harness.FreePorts(t, 1)[0]}
+	e := startEngine(t, nobody, "", nil)
+	lost := func() string {
+		for line := range strings.Lines(harness.Get(t, e.URL+"/metrics")) {
+			if value, ok := strings.CutPrefix(line, "sluice_trace_spans_lost_total "); ok {
+				return strings.TrimSpace(value)
+			}
+		}
+		return "absent"
+	}
+	if got := lost(); got != "0" {
+		t.Errorf("before any request the count is %s", got)
+	}
+	if status, body := generate(t, e.URL, "lostspan", prompt(6, 5), 2, nil, nil); status != http.StatusOK {
+		t.Fatalf("the answer is %d %s", status, body)
+	}
+	// The root, the thread of the API process and its two slices; the thread of the rank, its five slices and a step.
+	harness.Eventually(t, "all spans are given up", func() bool { return lost() == "11" })
 }
