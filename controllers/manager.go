@@ -69,6 +69,11 @@ type Config struct {
 	// ObserveInterval is the time between two polls of an engine.
 	ObserveInterval time.Duration
 
+	// ScrapeInterval is the time between two scrapes of an engine by the operator, as the proof that its metrics are there; 0
+	// turns them off. Where PrometheusURL is set, Prometheus is asked too; the token and the authorities are those of Prometheus.
+	ScrapeInterval time.Duration
+	Prometheus     observe.PrometheusConfig
+
 	// MetricsAPI turns the custom metrics API on, MetricsAPIExternal the external one beside it.
 	MetricsAPI         bool
 	MetricsAPIExternal bool
@@ -76,7 +81,8 @@ type Config struct {
 	MetricsAPIService  string
 	MetricsAPISecret   string
 
-	// PrometheusURL is the base URL of the cluster's Prometheus, for KEDA's triggers; empty where there is none.
+	// PrometheusURL is the base URL of the cluster's Prometheus, for KEDA's triggers and the proof that metrics
+	// are stored; empty where there is none.
 	PrometheusURL string
 
 	// Monitors are the installation's part of monitors.
@@ -107,6 +113,9 @@ func (c Config) Validate() error {
 	}
 	if c.ObserveInterval < 100*time.Millisecond || c.ObserveInterval > time.Minute {
 		faults = append(faults, fmt.Errorf("--observe-interval %s is out of range; give 100ms to 1m, for example 2s", c.ObserveInterval))
+	}
+	if c.ScrapeInterval != 0 && (c.ScrapeInterval < time.Second || c.ScrapeInterval > 5*time.Minute) {
+		faults = append(faults, fmt.Errorf("--scrape-interval %s is out of range; give 1s to 5m, for example 15s, or 0", c.ScrapeInterval))
 	}
 	if c.MetricsAPI {
 		need(c.MetricsAPIService, "--metrics-api-service", "sluice-metrics-api")
@@ -172,7 +181,11 @@ func NewManager(restConfig *rest.Config, operator Config) (manager.Manager, erro
 	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ready", ready)); err != nil {
 		return nil, fmt.Errorf("add health checks: %w", err)
 	}
-	return mgr, errors.Join(addWaker(mgr, operator, store), addControllers(mgr, restConfig, operator, store))
+	proofs, err := addScraper(mgr, operator)
+	if err != nil {
+		return nil, err
+	}
+	return mgr, errors.Join(addWaker(mgr, operator, store), addControllers(mgr, restConfig, operator, store, proofs))
 }
 
 // cacheOptions keep only what is ours in memory.
@@ -227,6 +240,41 @@ func addPoller(mgr manager.Manager, operator Config) (*observe.Store, error) {
 	return store, nil
 }
 
+// addScraper adds what proves that metrics arrive; nil when that is off.
+func addScraper(mgr manager.Manager, operator Config) (*observe.Proofs, error) {
+	if operator.ScrapeInterval == 0 {
+		return nil, nil
+	}
+	proofs := observe.NewProofs(operator.Clock, operator.ScrapeInterval)
+	series, err := observe.NewProofMetrics(operator.Registry, proofs)
+	if err != nil {
+		return nil, fmt.Errorf("register the proof's series: %w", err)
+	}
+	config := observe.ScraperConfig{
+		Interval: operator.ScrapeInterval,
+		Pods:     mgr.GetClient(),
+		Proofs:   proofs,
+		Metrics:  series,
+		Clock:    operator.Clock,
+		Random:   mathrand.Float64,
+		Log:      operator.Log.WithName("proof"),
+	}
+	if operator.PrometheusURL != "" {
+		operator.Prometheus.URL = operator.PrometheusURL
+		if config.Prometheus, err = observe.NewPrometheus(operator.Prometheus); err != nil {
+			return nil, fmt.Errorf("make the client of Prometheus: %w", err)
+		}
+	}
+	scraper, err := observe.NewScraper(config)
+	if err != nil {
+		return nil, fmt.Errorf("make the scraper: %w", err)
+	}
+	if err := mgr.Add(scraper); err != nil {
+		return nil, fmt.Errorf("add the scraper: %w", err)
+	}
+	return proofs, nil
+}
+
 func addMetricsAPI(mgr manager.Manager, restConfig *rest.Config, operator Config, store *observe.Store) (healthz.Checker, error) {
 	server, err := autoscaling.NewMetricsServer(autoscaling.MetricsServerConfig{
 		REST:      restConfig,
@@ -263,7 +311,7 @@ func addWaker(mgr manager.Manager, operator Config, store *observe.Store) error 
 	return nil
 }
 
-func addControllers(mgr manager.Manager, restConfig *rest.Config, operator Config, store *observe.Store) error {
+func addControllers(mgr manager.Manager, restConfig *rest.Config, operator Config, store *observe.Store, proofs *observe.Proofs) error {
 	monitors, err := monitoring.NewApplierForConfig(restConfig, monitoring.ApplierConfig{
 		Resources:  []monitoring.Resource{monitoring.ServiceMonitors, monitoring.PodMonitors, monitoring.PrometheusRules, dashboards.Folders, dashboards.Dashboards},
 		Namespaces: operator.WatchNamespaces,
@@ -292,29 +340,31 @@ func addControllers(mgr manager.Manager, restConfig *rest.Config, operator Confi
 	if err := mgr.Add(scalers); err != nil {
 		return fmt.Errorf("add the scalers' applier: %w", err)
 	}
-	return errors.Join(
-		inferenceservice.New(inferenceservice.Config{
-			Client:         mgr.GetClient(),
-			Live:           mgr.GetAPIReader(),
-			Recorder:       mgr.GetEventRecorder("inferenceservice"),
-			Monitors:       monitors,
-			MonitorOptions: operator.Monitors,
-			RuleOptions:    operator.Rules,
-			Dashboards:     shown,
-			Clock:          operator.Clock,
-			Router:         plan.RouterDefaults{Image: operator.RouterImage},
-			NewSecret:      newSecret,
-		}).SetupWithManager(mgr),
-		enginepool.New(enginepool.Config{
-			Client:   mgr.GetClient(),
-			Live:     mgr.GetAPIReader(),
-			Recorder: mgr.GetEventRecorder("enginepool"),
-			Samples:  store,
-			Clock:    operator.Clock,
-			Engine:   plan.EngineDefaults{Image: operator.EngineImage, AllowHostAccess: operator.AllowHostAccess},
-			Scalers:  scalers, PrometheusURL: operator.PrometheusURL,
-		}).SetupWithManager(mgr),
-	)
+	services := inferenceservice.Config{
+		Client:         mgr.GetClient(),
+		Live:           mgr.GetAPIReader(),
+		Recorder:       mgr.GetEventRecorder("inferenceservice"),
+		Monitors:       monitors,
+		MonitorOptions: operator.Monitors,
+		RuleOptions:    operator.Rules,
+		Dashboards:     shown,
+		Clock:          operator.Clock,
+		Router:         plan.RouterDefaults{Image: operator.RouterImage},
+		NewSecret:      newSecret,
+	}
+	pools := enginepool.Config{
+		Client:   mgr.GetClient(),
+		Live:     mgr.GetAPIReader(),
+		Recorder: mgr.GetEventRecorder("enginepool"),
+		Samples:  store,
+		Clock:    operator.Clock,
+		Engine:   plan.EngineDefaults{Image: operator.EngineImage, AllowHostAccess: operator.AllowHostAccess},
+		Scalers:  scalers, PrometheusURL: operator.PrometheusURL,
+	}
+	if proofs != nil {
+		services.Proofs, pools.Proofs = proofs, proofs
+	}
+	return errors.Join(inferenceservice.New(services).SetupWithManager(mgr), enginepool.New(pools).SetupWithManager(mgr))
 }
 
 // newSecret makes 32 random bytes as hex digits.

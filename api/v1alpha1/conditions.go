@@ -14,22 +14,25 @@ const (
 	// ConditionRouterReady (service): True when at least one router pod is ready; False otherwise.
 	ConditionRouterReady = "RouterReady"
 
-	// ConditionMetricsFlowing (both): True when every expected rank has a fresh sample; False lists the missing ranks;
-	// Unknown while no replica is ready.
+	// ConditionMetricsFlowing (both): True when every rank of every replica that serves has a fresh sample of its load and
+	// exports the series of its role and, where the operator knows the Prometheus, these are stored there, fresh and with
+	// their labels. False names the ranks for which that is not so, with the likely cause, which is the reason: NoTarget,
+	// MonitorSelectorMismatch, PolicyBlocks, TargetDown, Stale, RankMissing, FamilyMissing or LabelMissing, or RanksMissing
+	// where it is the load. Unknown while no replica has served, or while that Prometheus does not answer.
 	ConditionMetricsFlowing = "MetricsFlowing"
 
 	// ConditionMonitoringProvisioned (service): True when a ServiceMonitor exists for every pool; False when the API refused
 	// one; Unknown when the cluster has no ServiceMonitor resource.
 	ConditionMonitoringProvisioned = "MonitoringProvisioned"
 
-	// ConditionLedgerConsistent (both): True when no engine's ledger broke a law of its own, and what prefill engines sent
-	// is what decode engines received, as far as their metrics tell; False with the law, the rank and both numbers; Unknown
-	// while no rank has given two samples of its metrics.
+	// ConditionLedgerConsistent (both): True when no living engine's ledger broke a law of its own and, of a service, the KV
+	// that prefill engines sent is what decode engines received. False with the law, the engine and the numbers. Unknown
+	// when nothing is left that could tell; absent until an engine's metrics were read.
 	ConditionLedgerConsistent = "LedgerConsistent"
 
 	// ConditionDegraded (both): True when a rank holds work and does none: its counters stand still while its queues are not
-	// empty, or its replica was restarted for that shortly before. False when every rank that has work moves; Unknown
-	// while no rank has given two samples of its metrics.
+	// empty. False when every rank that has work moves. Unknown when nothing is left that could tell; absent until an
+	// engine's metrics were read.
 	ConditionDegraded = "Degraded"
 
 	// ConditionDashboardsProvisioned (service): True when every dashboard of the service's tenant in its namespace exists;

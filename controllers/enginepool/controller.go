@@ -67,12 +67,13 @@ type Scalers interface {
 // ScaledObjects is the resource that Scalers must know.
 var ScaledObjects = monitoring.Resource{Kind: autoscaling.ScaledObjectKind, GVR: autoscaling.ScaledObjectResource}
 
-// Config is what a Reconciler works with. All fields but PrometheusURL are needed.
+// Config is what a Reconciler works with. All fields but Proofs and PrometheusURL are needed.
 type Config struct {
 	Client   client.Client // reads from the cache
 	Live     client.Reader // reads from the API server
 	Recorder events.EventRecorder
 	Samples  Samples
+	Proofs   Proofs // nil: the engines' metrics are not read
 	Clock    clock.PassiveClock
 	Engine   plan.EngineDefaults
 	Scalers  Scalers
@@ -122,20 +123,23 @@ func New(config Config) *Reconciler {
 	}
 }
 
-// SetupWithManager makes the manager call the reconciler when a pool's spec, one of its pods, its autoscaler or its
-// samples change.
+// SetupWithManager makes the manager call the reconciler when a pool's spec, one of its pods, its autoscaler, its samples
+// or its metrics change.
 func (r *Reconciler) SetupWithManager(manager ctrl.Manager) error {
-	err := ctrl.NewControllerManagedBy(manager).
+	of := ctrl.NewControllerManagedBy(manager).
 		Named("enginepool").
 		For(&v1alpha1.EnginePool{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Owns(&corev1.Pod{}).
 		Owns(&autoscalingv2.HorizontalPodAutoscaler{}).
 		WatchesRawSource(r.Samples.Source()).
-		WatchesRawSource(r.Scalers.Source(r.withKEDA, poolOf)).
-		WithOptions(controller.Options{
-			MaxConcurrentReconciles: 8,
-			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
-		}).
+		WatchesRawSource(r.Scalers.Source(r.withKEDA, poolOf))
+	if r.Proofs != nil {
+		of = of.WatchesRawSource(r.Proofs.Source())
+	}
+	err := of.WithOptions(controller.Options{
+		MaxConcurrentReconciles: 8,
+		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
+	}).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("set up the enginepool controller: %w", err)
@@ -231,4 +235,7 @@ func (r *Reconciler) forget(key types.NamespacedName) {
 	delete(r.meters, key)
 	delete(r.tracers, key)
 	delete(r.demandSeen, key)
+	if r.Proofs != nil {
+		r.Proofs.Note(key, nil)
+	}
 }

@@ -81,6 +81,7 @@ func (r *Reconciler) read(ctx context.Context, step *step, reader client.Reader)
 		return err
 	}
 	step.replicas = plan.Replicas(step.pods, func(name string) plan.Load { return r.load(pool, step.pods, name) })
+	r.failFrozen(step)
 	step.plan = plan.PlanPool(plan.PoolState{
 		Paused:       pool.Spec.Rollout.Paused,
 		Now:          step.now,

@@ -75,12 +75,16 @@ func (r *Reconciler) loadDue(pool *v1alpha1.EnginePool, now time.Time) time.Dura
 func onlyLoad(a, b v1alpha1.EnginePoolStatus) bool {
 	for _, status := range []*v1alpha1.EnginePoolStatus{&a, &b} {
 		status.Load, status.Ranks, status.MoreRanks, status.Cost = nil, nil, 0, nil
+		status.Conditions = goodNews(status.Conditions)
 	}
 	return equality.Semantic.DeepEqual(a, b)
 }
 
 // announce tells when the pool becomes ready or stops being so.
 func (r *Reconciler) announce(before, pool *v1alpha1.EnginePool) {
+	if r.Proofs != nil {
+		r.announceProof(before, pool)
+	}
 	was := meta.FindStatusCondition(before.Status.Conditions, v1alpha1.ConditionReady)
 	is := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionReady)
 	if is == nil || (was != nil && was.Status == is.Status && was.Reason == is.Reason) || (was == nil && is.Reason == reasonStarting) {
@@ -136,7 +140,7 @@ func (r *Reconciler) observe(step *step, now time.Time) (again time.Duration) {
 	}
 	setReady(step)
 	setProgressing(step)
-	again = sooner(r.observeLoad(step, now), r.observeDemand(step, now))
+	again = sooner(sooner(r.observeLoad(step, now), r.observeDemand(step, now)), r.observeProof(step, now))
 	status.Cost = r.countCost(step, now)
 	again = sooner(again, setTracing(step))
 	scaling := autoscaling.ScalingActive(pool, step.hpa)

@@ -61,7 +61,7 @@ type Monitors interface {
 	Source(all func(context.Context) []reconcile.Request, of func(context.Context, client.Object) []reconcile.Request) source.Source
 }
 
-// Config is what a Reconciler works with. All fields but options and Dashboards are needed.
+// Config is what a Reconciler works with. All fields but options, Dashboards and Proofs are needed.
 type Config struct {
 	Client         client.Client // reads from the cache
 	Live           client.Reader // reads from the API server
@@ -71,6 +71,8 @@ type Config struct {
 	RuleOptions    rules.Options
 	// Dashboards keeps those of tenants; nil makes none.
 	Dashboards *dashboards.Applier
+	// Proofs may be nil: the engines' metrics are not read.
+	Proofs Proofs
 	Clock      clock.PassiveClock
 	Router     plan.RouterDefaults
 	// NewSecret makes the shared secret of a service's engines: hex digits.
@@ -128,6 +130,9 @@ func (r *Reconciler) SetupWithManager(manager ctrl.Manager) error {
 					}
 				}
 			}})
+	}
+	if r.Proofs != nil {
+		control.WatchesRawSource(r.Proofs.ServiceSource())
 	}
 	if err := control.Complete(r); err != nil {
 		return fmt.Errorf("set up the inferenceservice controller: %w", err)

@@ -55,7 +55,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, step *step) (again time.Du
 	if wait := step.unobserved(now); wait > 0 {
 		return wait, nil
 	}
-	observeService(step)
+	observeService(step, r.kv(service))
 	keepLoads(&before.Status, &service.Status)
 	if equality.Semantic.DeepEqual(before.Status, service.Status) {
 		return 0, nil
@@ -115,6 +115,7 @@ func withoutLoad(status v1alpha1.InferenceServiceStatus) v1alpha1.InferenceServi
 	for i := range status.Pools {
 		status.Pools[i].Load, status.Pools[i].Cost = nil, nil
 	}
+	status.Conditions = goodNews(status.Conditions)
 	if status.Summary != nil {
 		status.Summary = &v1alpha1.ServiceSummary{Replicas: status.Summary.Replicas}
 	}
@@ -137,7 +138,7 @@ func (r *Reconciler) announce(before, service *v1alpha1.InferenceService) {
 }
 
 // observeService fills in the status.
-func observeService(step *step) {
+func observeService(step *step, kv observe.KVVerdict) {
 	service := step.service
 	status := &service.Status
 	if step.read {
@@ -157,6 +158,8 @@ func observeService(step *step) {
 		setRouterReady(step)
 		setProgressing(step)
 		setMetricsFlowing(step)
+		setDegraded(step)
+		setLedger(step, kv)
 		setScalingActive(step)
 		setTracingApplied(step)
 		if len(step.monitors) > 0 {
@@ -277,6 +280,7 @@ func (s *step) listed(pool string) bool {
 // setMetricsFlowing is the worst of the pools' conditions.
 func setMetricsFlowing(step *step) {
 	var missing, unknown []string
+	reason := ""
 	for _, spec := range step.service.Spec.Pools {
 		flowing := step.condition(spec.Name, v1alpha1.ConditionMetricsFlowing)
 		switch {
@@ -284,11 +288,16 @@ func setMetricsFlowing(step *step) {
 			unknown = append(unknown, spec.Name)
 		case flowing.Status == metav1.ConditionFalse:
 			missing = append(missing, fmt.Sprintf("pool %s: %s", spec.Name, flowing.Message))
+			if reason == "" {
+				reason = flowing.Reason
+			} else if reason != flowing.Reason {
+				reason = reasonMissingRanks
+			}
 		}
 	}
 	switch {
 	case len(missing) > 0:
-		step.set(v1alpha1.ConditionMetricsFlowing, metav1.ConditionFalse, reasonMissingRanks, strings.Join(missing, "; "))
+		step.set(v1alpha1.ConditionMetricsFlowing, metav1.ConditionFalse, reason, strings.Join(missing, "; "))
 	case len(unknown) > 0:
 		step.set(v1alpha1.ConditionMetricsFlowing, metav1.ConditionUnknown, reasonNoSamples, "no ready replica with a sample in "+strings.Join(unknown, ", "))
 	default:

@@ -51,14 +51,16 @@ func Essential(family string) bool { return essential(family) }
 
 // engineBudget counts the series of a pool's pods. The shape of the pool is valid; where it is not, no pod is made.
 func engineBudget(pool *v1alpha1.EnginePool) Budget {
-	layout, err := plan.NewLayout(pool.Spec.EngineShape)
-	if err != nil {
-		layout.RanksPerPod = 1
+	ranks := 1
+	if layout, err := plan.NewLayout(pool.Spec.EngineShape); err == nil {
+		for node := range layout.Nodes {
+			ranks = max(ranks, len(layout.Exporting(node, plan.AllRanksExport(pool.Spec))))
+		}
 	}
 	args := slices.Concat(pool.Spec.Engine.Args, pool.Spec.Args)
 	shape := metrics.Shape{
 		EngineType:   pool.Spec.Role.EngineType(),
-		Ranks:        int(layout.RanksPerPod),
+		Ranks:        ranks,
 		Priorities:   hasFlag(args, "--enable-priority-scheduling"),
 		CustomLabels: hasFlag(args, "--tokenizer-metrics-allowed-custom-labels"),
 		MaxValues:    intFlag(args, "--metrics-max-label-values"),

@@ -1,0 +1,238 @@
+package observe
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/tsdb"
+
+	"github.com/sluice-dev/sluice/api/v1alpha1"
+)
+
+// promServer answers like Prometheus: queries from a real database by the real engine, targets as given.
+type promServer struct {
+	*httptest.Server
+	db          *tsdb.DB
+	engine      *promql.Engine
+	at          time.Time
+	token       string
+	scrapePools []string // nil: a server that has no such endpoint
+	targets     []map[string]any
+}
+
+func newPromServer(t *testing.T) *promServer {
+	t.Helper()
+	db, err := tsdb.Open(t.TempDir(), nil, nil, tsdb.DefaultOptions(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &promServer{db: db, at: epoch, engine: promql.NewEngine(promql.EngineOpts{MaxSamples: 1 << 20, Timeout: time.Minute, LookbackDelta: 5 * time.Minute})}
+	answer := func(w http.ResponseWriter, data any) {
+		_ = json.NewEncoder(w).Encode(map[string]any{"status": "success", "data": data})
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/api/v1/query", func(w http.ResponseWriter, request *http.Request) {
+		if p.token != "" && request.Header.Get("Authorization") != "Bearer "+p.token {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		q, err := p.engine.NewInstantQuery(request.Context(), p.db, nil, request.FormValue("query"), p.at)
+		if err != nil {
+			w.WriteHeader(http.StatusBadRequest)
+			_ = json.NewEncoder(w).Encode(map[string]any{"status": "error", "errorType": "bad_data", "error": err.Error()})
+			return
+		}
+		defer q.Close()
+		result := q.Exec(request.Context())
+		vector, err := result.Vector()
+		if err != nil {
+			t.Errorf("%s: %v", request.FormValue("query"), err)
+		}
+		rows := make([]any, 0, len(vector))
+		for _, sample := range vector {
+			rows = append(rows, map[string]any{"metric": sample.Metric.Map(), "value": []any{float64(sample.T) / 1000, formatFloat(sample.F)}})
+		}
+		answer(w, map[string]any{"resultType": "vector", "result": rows})
+	})
+	mux.HandleFunc("/api/v1/scrape_pools", func(w http.ResponseWriter, request *http.Request) {
+		if p.scrapePools == nil {
+			http.NotFound(w, request)
+			return
+		}
+		answer(w, map[string]any{"scrapePools": p.scrapePools})
+	})
+	mux.HandleFunc("/api/v1/targets", func(w http.ResponseWriter, request *http.Request) {
+		if request.FormValue("state") != "active" || request.FormValue("scrapePool") != p.scrapePools[0] {
+			t.Errorf("asked for targets with %s", request.URL.RawQuery)
+		}
+		answer(w, map[string]any{"activeTargets": p.targets})
+	})
+	p.Server = httptest.NewServer(mux)
+	t.Cleanup(func() {
+		p.Close()
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+func formatFloat(v float64) string {
+	text, _ := json.Marshal(v)
+	return string(text)
+}
+
+// add stores one sample.
+func (p *promServer) add(t *testing.T, at time.Time, name string, value float64, pairs ...string) {
+	t.Helper()
+	app := p.db.Appender(t.Context())
+	if _, err := app.Append(0, labels.FromStrings(append([]string{"__name__", name}, pairs...)...), at.UnixMilli(), value); err != nil {
+		t.Fatal(err)
+	}
+	if err := app.Commit(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// of are the labels of a pod's series.
+func of(pod string, more ...string) []string {
+	return append([]string{"namespace", "team-a", "pod", pod, "tenant", "acme", "inference_service", "chat", "pool", "decode", "engine_type", "decode", "replica", "0", "node_rank", "0", "revision", "r"}, more...)
+}
+
+// TestAsk: a database in which one pod's ranks are whole and another is down, beside neighbours with similar names.
+func TestAsk(t *testing.T) {
+	p := newPromServer(t)
+	p.scrapePools = []string{"serviceMonitor/team-a/chat-decode/0", "serviceMonitor/team-a/chat-decode-2/0"}
+	p.targets = []map[string]any{{"labels": map[string]string{"pod": "chat-decode-1-0"}, "lastError": "context deadline exceeded"}, {"labels": map[string]string{"pod": "chat-decode-0-0"}, "lastError": ""}}
+	for _, name := range Required(v1alpha1.RoleDecode) {
+		p.add(t, epoch.Add(-10*time.Second), name, 1, of("chat-decode-0-0", "tp_rank", "0", "pp_rank", "0", "dp_rank", "0")...)
+		p.add(t, epoch.Add(-10*time.Second), name, 1, of("chat-decode-0-0", "tp_rank", "0", "pp_rank", "1", "dp_rank", "0", "priority", "3")...)
+		p.add(t, epoch.Add(-10*time.Second), name, 1, of("chat-decode-2-0-0", "tp_rank", "0", "pp_rank", "0")...)
+		p.add(t, epoch.Add(-10*time.Second), name, 1, "namespace", "team-b", "pod", "chat-decode-0-0", "tp_rank", "0", "pp_rank", "0")
+	}
+	p.add(t, epoch.Add(-10*time.Second), familyRunning, 1, of("chat-decode-3-0")...)
+	p.add(t, epoch.Add(-10*time.Second), "up", 1, of("chat-decode-0-0", "tp_rank", "all")...)
+	p.add(t, epoch.Add(-10*time.Second), "up", 0, of("chat-decode-1-0", "tp_rank", "all")...)
+	p.add(t, epoch.Add(-10*time.Second), "up", 1, of("chat-decode-2-0-0", "tp_rank", "all")...)
+
+	client, err := NewPrometheus(PrometheusConfig{URL: p.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := epoch.Add(time.Hour) // the operator's clock is another
+	got := client.Ask(t.Context(), key("chat-decode"), v1alpha1.RoleDecode, now)
+	if got.Err != nil {
+		t.Fatal(got.Err)
+	}
+	families := map[string]bool{}
+	for _, name := range Required(v1alpha1.RoleDecode) {
+		families[name] = true
+	}
+	rank := StoredRank{Families: families, Newest: now.Add(-10 * time.Second), Labels: map[string]string{
+		"namespace": "team-a", "tenant": "acme", "inference_service": "chat", "pool": "decode", "engine_type": "decode", "replica": "0", "node_rank": "0", "revision": "r",
+	}}
+	want := &Stored{
+		Taken: now, ScrapePools: true, Monitored: true,
+		Up:       map[string]StoredUp{"chat-decode-0-0": {Up: true}, "chat-decode-1-0": {LastError: "context deadline exceeded"}},
+		Ranks:    map[string]map[RankID]StoredRank{"chat-decode-0-0": {{}: rank, {PP: 1}: rank}},
+		Unranked: map[string]bool{"chat-decode-3-0": true},
+	}
+	if diff := cmp.Diff(want, got, cmpopts.EquateApproxTime(time.Millisecond)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+
+	p.scrapePools = []string{"serviceMonitor/team-a/chat-decode-2/0"}
+	if s := client.Ask(t.Context(), key("chat-decode"), v1alpha1.RoleDecode, now); s.Err != nil || !s.ScrapePools || s.Monitored {
+		t.Errorf("a monitor that is not taken: %+v", s)
+	}
+	p.scrapePools = nil
+	if s := client.Ask(t.Context(), key("chat-decode"), v1alpha1.RoleDecode, now); s.Err != nil || s.ScrapePools || len(s.Up) != 2 {
+		t.Errorf("a server that does not know its monitors: %+v", s)
+	}
+}
+
+// TestPrometheusAccess: a token is read from its file anew, and what is wrong is said in short and stable words.
+func TestPrometheusAccess(t *testing.T) {
+	p := newPromServer(t)
+	p.token = "two"
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte("one"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	client, err := NewPrometheus(PrometheusConfig{URL: p.URL, BearerTokenFile: file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func() error { return client.Ask(t.Context(), key("x"), v1alpha1.RoleDecode, epoch).Err }
+	if err := ask(); err == nil || !strings.HasPrefix(err.Error(), "prometheus refuses: ") {
+		t.Errorf("with a wrong token: %v", err)
+	}
+	if err := os.WriteFile(file, []byte("two"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := ask(); err != nil {
+		t.Errorf("with the right token: %v", err)
+	}
+	p.Close()
+	first, second := ask(), ask()
+	if first == nil || first.Error() != second.Error() || !strings.HasPrefix(first.Error(), "prometheus cannot be reached: ") {
+		t.Errorf("without a server: %v, then %v", first, second)
+	}
+	for _, tc := range []struct {
+		cfg  PrometheusConfig
+		want string
+	}{
+		{PrometheusConfig{URL: "prometheus:9090"}, `--prometheus-url "prometheus:9090" is no URL`},
+		{PrometheusConfig{URL: "http://x", BearerTokenFile: "/nowhere"}, "--prometheus-bearer-token-file: "},
+		{PrometheusConfig{URL: "https://x", CAFile: "/nowhere"}, "--prometheus-ca-file /nowhere: "},
+	} {
+		if _, err := NewPrometheus(tc.cfg); err == nil || !strings.HasPrefix(err.Error(), tc.want) {
+			t.Errorf("%+v: %v, want %s", tc.cfg, err, tc.want)
+		}
+	}
+}
+
+// TestStoredDigest: what only ages is no news.
+func TestStoredDigest(t *testing.T) {
+	at := func(taken, newest time.Duration, up bool) *Stored {
+		return &Stored{
+			Taken: epoch.Add(taken), Up: map[string]StoredUp{"a": {Up: up}},
+			Ranks: map[string]map[RankID]StoredRank{"a": {{}: {Newest: epoch.Add(newest)}}},
+		}
+	}
+	base := at(0, 0, true).digest()
+	if at(time.Minute, time.Minute, true).digest() != base || at(time.Minute, 0, true).digest() != base {
+		t.Error("age is news")
+	}
+	if at(time.Hour, 0, true).digest() == base || at(0, 0, false).digest() == base || (&Stored{Err: errors.New("x")}).digest() == base {
+		t.Error("staleness, up and errors are no news")
+	}
+}
+
+// TestScraperAsks: the scraper asks Prometheus about each pool, and tells when the answer changes.
+func TestScraperAsks(t *testing.T) {
+	p := newPromServer(t)
+	client, err := NewPrometheus(PrometheusConfig{URL: p.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := metricsServer(t, func() (int, []byte) { return 200, engineText(t, v1alpha1.RoleDecode) })
+	r := newProofRig(t, client, leader(t, "pool-0-0", server.URL, decodePod))
+	r.eventually(time.Second, func() string {
+		if stored := r.proofs.Pool(key("pool")).Stored; stored == nil || stored.Err != nil {
+			return "not asked yet"
+		}
+		return ""
+	})
+}
