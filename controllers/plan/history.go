@@ -54,9 +54,20 @@ func RecordHistory(pool *v1alpha1.EnginePool, before *v1alpha1.EnginePoolSpec, g
 	return nil
 }
 
-// Equal says whether engines of a pool with that spec are made from the same.
+// Equal says whether engines of a pool with that spec are made from the same. What running engines are told is no part of it.
 func (p *Past) Equal(spec *v1alpha1.EnginePoolSpec) bool {
-	return equality.Semantic.DeepEqual(p.Model, spec.Model) && equality.Semantic.DeepEqual(p.Engine, spec.Engine) && equality.Semantic.DeepEqual(p.Shape, spec.EngineShape)
+	return equality.Semantic.DeepEqual(p.Model, spec.Model) && equality.Semantic.DeepEqual(WithToldOf(p.Engine, spec.Engine), spec.Engine) &&
+		equality.Semantic.DeepEqual(p.Shape, spec.EngineShape)
+}
+
+// WithToldOf gives an engine's spec with what running engines are told, the level of tracing, as in another: that needs no new
+// engines, so neither a pause holds it nor does the past bring it back. Engines that trace elsewhere, or not, are other engines.
+func WithToldOf(engine, other v1alpha1.EngineSpec) v1alpha1.EngineSpec {
+	result := *engine.DeepCopy()
+	if result.Tracing != nil && other.Tracing != nil && result.Tracing.Endpoint == other.Tracing.Endpoint {
+		result.Tracing = other.Tracing.DeepCopy()
+	}
+	return result
 }
 
 // History gives what the engines of a pool were made from before, oldest first, Until ascending.

@@ -85,6 +85,40 @@ func TestPausedPool(t *testing.T) {
 	}
 }
 
+// TestToldWhilePaused: the level of tracing reaches running engines, so a pause does not hold it and no history has it.
+func TestToldWhilePaused(t *testing.T) {
+	traced := func(endpoint string, level int32) *v1alpha1.TracingSpec {
+		return &v1alpha1.TracingSpec{Endpoint: endpoint, Level: &level}
+	}
+	for _, tc := range []struct {
+		name, reason     string
+		from, to, during *v1alpha1.TracingSpec
+		noted            bool
+	}{
+		{"level", "running engines are told", traced("a:1", 1), traced("a:1", 3), traced("a:1", 3), false},
+		{"endpoint", "that needs other engines", traced("a:1", 1), traced("b:1", 3), traced("a:1", 1), true},
+		{"on", "that needs other engines", nil, traced("a:1", 1), nil, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			live := newPool(v1alpha1.RoleDecode, func(s *v1alpha1.EnginePoolSpec) { s.Engine.Tracing = tc.from })
+			want := newPool(v1alpha1.RoleDecode, func(s *v1alpha1.EnginePoolSpec) { s.Engine.Tracing, s.Rollout.Paused = tc.to, true })
+			UpdatePool(live, want)
+			if diff := cmp.Diff(tc.during, live.Spec.Engine.Tracing); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", tc.reason, diff)
+			}
+			before := newPool(v1alpha1.RoleDecode, func(s *v1alpha1.EnginePoolSpec) { s.Engine.Tracing = tc.from }).Spec
+			want.Spec.Rollout.Paused = false
+			UpdatePool(live, want)
+			if err := RecordHistory(live, &before, 2, time.Time{}); err != nil {
+				t.Fatal(err)
+			}
+			if history, err := History(live); err != nil || len(history) > 0 != tc.noted {
+				t.Errorf("%s: it remembers %v, %v", tc.reason, history, err)
+			}
+		})
+	}
+}
+
 // TestPausedRollOut: no replica comes for a newer revision, and none that serves goes.
 func TestPausedRollOut(t *testing.T) {
 	state := PoolState{Paused: true, Demand: 2, Allocation: Allocation{Replicas: 2, Bound: "none"}, Revision: "new", Replicas: []Replica{

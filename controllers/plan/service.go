@@ -130,7 +130,7 @@ func UpdatePool(live, want *v1alpha1.EnginePool) (changed bool) {
 	}
 	if spec.Rollout.Paused {
 		held := live.Spec.DeepCopy()
-		spec.Model, spec.Engine, spec.EngineShape = held.Model, held.Engine, held.EngineShape
+		spec.Model, spec.Engine, spec.EngineShape = held.Model, WithToldOf(held.Engine, want.Spec.Engine), held.EngineShape
 	}
 	if !equality.Semantic.DeepEqual(live.Spec, *spec) {
 		live.Spec = *spec

@@ -138,7 +138,7 @@ func Undo(service *v1alpha1.InferenceService, pools []*v1alpha1.EnginePool, want
 func restore(service *v1alpha1.InferenceService, name string, model v1alpha1.ModelSpec, engine v1alpha1.EngineSpec, shape v1alpha1.EngineShape) bool {
 	for i := range service.Spec.Pools {
 		if service.Spec.Pools[i].Name == name {
-			service.Spec.Model, service.Spec.Engine = model, *engine.DeepCopy()
+			service.Spec.Model, service.Spec.Engine = model, plan.WithToldOf(engine, service.Spec.Engine)
 			service.Spec.Pools[i].EngineShape = *shape.DeepCopy()
 			return true
 		}
