@@ -48,7 +48,10 @@ func inUse(dir string) bool {
 			continue
 		}
 		r, err := openReader(filepath.Join(dir, e.Name()), nil, func(fault) {})
-		if err != nil {
+		switch {
+		case passing(err):
+			return true // nobody knows
+		case err != nil:
 			continue // it is no store, or not a whole one
 		}
 		p := r.process
