@@ -324,6 +324,25 @@ func TestRollOut(t *testing.T) {
 		return newer == 2 && len(pods) == 2, fmt.Sprint(names(pods), newer)
 	})
 	trial.untilSettled("uni")
+	after := trial.pool("uni", "main").Status.Revision
+	wantEvents := []string{
+		"RollOutFinished: every replica has revision " + after,
+		fmt.Sprintf("RollOutStarted: revision %s takes the place of %s, one replica after the other: ", after, before),
+	}
+	trial.until("its begin and its end to be told once", func() (bool, string) {
+		var list eventsv1.EventList
+		if err := trial.List(t.Context(), &list, client.InNamespace(trial.namespace)); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, event := range list.Items {
+			if strings.HasPrefix(event.Reason, "RollOut") {
+				got = append(got, event.Reason+": "+event.Note)
+			}
+		}
+		slices.Sort(got)
+		return len(got) == 2 && got[0] == wantEvents[0] && strings.HasPrefix(got[1], wantEvents[1]), cmp.Diff(wantEvents, got)
+	})
 }
 
 // TestBrokenRevision: engines that serve stay while the new revision does not, and going back is possible.

@@ -48,6 +48,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, step *step) (again time.Du
 	delete(r.unwritten, client.ObjectKeyFromObject(pool))
 	r.mu.Unlock()
 	r.announce(before, pool)
+	r.announceRollOut(before, pool)
 	r.announceTracing(before, pool)
 	return again, nil
 }
@@ -95,6 +96,20 @@ func (r *Reconciler) announce(before, pool *v1alpha1.EnginePool) {
 		kind = corev1.EventTypeWarning
 	}
 	r.Recorder.Eventf(pool, nil, kind, is.Reason, "Observe", "%s", is.Message)
+}
+
+// announceRollOut tells when a new revision begins to replace replicas, and when it has replaced them all. What happens to each
+// replica in between has an event of its own.
+func (r *Reconciler) announceRollOut(before, pool *v1alpha1.EnginePool) {
+	was, is := before.Status, pool.Status
+	if was.Revision != "" && was.Revision != is.Revision && is.Replicas > 0 {
+		r.Recorder.Eventf(pool, nil, corev1.EventTypeNormal, "RollOutStarted", string(plan.CauseRollOut),
+			"revision %s takes the place of %s, one replica after the other: %d of %d have it", is.Revision, was.Revision, is.UpdatedReplicas, is.Replicas)
+	}
+	if meta.IsStatusConditionTrue(was.Conditions, v1alpha1.ConditionProgressing) && meta.IsStatusConditionFalse(is.Conditions, v1alpha1.ConditionProgressing) &&
+		is.LastDecision != nil && is.LastDecision.Action == string(plan.CauseRollOut) && is.Replicas == is.UpdatedReplicas {
+		r.Recorder.Eventf(pool, nil, corev1.EventTypeNormal, "RollOutFinished", string(plan.CauseRollOut), "every replica has revision %s", is.Revision)
+	}
 }
 
 // Reasons of the conditions of an EnginePool.
