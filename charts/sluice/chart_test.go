@@ -122,6 +122,39 @@ func TestRender(t *testing.T) {
 	}
 }
 
+// TestOperatorMonitor: the operator's own monitor selects the operator's pods, and is made when it is asked for.
+func TestOperatorMonitor(t *testing.T) {
+	text, err := render(t, "monitors.operator=true", `monitors.labels={"release":"prometheus"}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pod map[string]string
+	var monitor *unstructured.Unstructured
+	for _, object := range decode(t, text) {
+		switch object.GetKind() {
+		case "Deployment":
+			pod, _, _ = unstructured.NestedStringMap(object.Object, "spec", "template", "metadata", "labels")
+		case "PodMonitor":
+			monitor = object
+		}
+	}
+	if monitor == nil {
+		t.Fatal("there is no PodMonitor")
+	}
+	if monitor.GetLabels()["release"] != "prometheus" {
+		t.Errorf("labels %v", monitor.GetLabels())
+	}
+	selector, _, _ := unstructured.NestedStringMap(monitor.Object, "spec", "selector", "matchLabels")
+	if len(selector) == 0 {
+		t.Error("it selects every pod")
+	}
+	for key, value := range selector {
+		if pod[key] != value {
+			t.Errorf("the selector has %s=%s, the pods %q", key, value, pod[key])
+		}
+	}
+}
+
 // TestRights: an operator for some namespaces has no rights in others.
 func TestRights(t *testing.T) {
 	text, err := render(t, `operator.watchNamespaces=["team-a","team-b"]`)

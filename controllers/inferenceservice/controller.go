@@ -73,8 +73,8 @@ type Config struct {
 	Dashboards *dashboards.Applier
 	// Proofs may be nil: the engines' metrics are not read.
 	Proofs Proofs
-	Clock      clock.PassiveClock
-	Router     plan.RouterDefaults
+	Clock  clock.PassiveClock
+	Router plan.RouterDefaults
 	// NewSecret makes the shared secret of a service's engines: hex digits.
 	NewSecret func() (string, error)
 }

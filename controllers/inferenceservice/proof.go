@@ -59,8 +59,10 @@ func setLedger(step *step, kv observe.KVVerdict) {
 		step.set(v1alpha1.ConditionLedgerConsistent, metav1.ConditionFalse, worst.Reason, messages)
 	case worst.Status == metav1.ConditionUnknown:
 		step.set(v1alpha1.ConditionLedgerConsistent, metav1.ConditionUnknown, worst.Reason, messages)
-	default:
+	case kv.Judged:
 		step.set(v1alpha1.ConditionLedgerConsistent, metav1.ConditionTrue, reasonLawsHold, "no engine's ledger broke a law, and KV that was sent was received")
+	default:
+		step.set(v1alpha1.ConditionLedgerConsistent, metav1.ConditionTrue, reasonLawsHold, "no engine's ledger broke a law since its start")
 	}
 }
 

@@ -77,7 +77,10 @@ type Exposition struct {
 }
 
 // KVBytes are bytes of KV by how the hand-over ended.
-type KVBytes struct{ Done, Failed float64 }
+type KVBytes struct {
+	Done, Failed float64
+	Known        bool // the family is exported
+}
 
 // RankSeries is what is kept of one rank.
 type RankSeries struct {
@@ -196,6 +199,7 @@ func (e *Exposition) add(name string, m *dto.Metric) {
 }
 
 func (b *KVBytes) add(outcome string, value float64) {
+	b.Known = true
 	if outcome == "done" {
 		b.Done += value
 		return

@@ -87,7 +87,7 @@ func TestParseExpositionOfOthers(t *testing.T) {
 		{
 			name: "Bytes", reason: "by how the hand-over ended",
 			text: "# TYPE x counter\nsluice_kv_sent_bytes_total{outcome=\"done\"} 7\nsluice_kv_sent_bytes_total{outcome=\"failed\"} 2\nsluice_kv_received_bytes_total{outcome=\"done\"} 5\n",
-			want: Exposition{Ranks: map[RankID]RankSeries{}, Sent: KVBytes{7, 2}, Received: KVBytes{Done: 5}},
+			want: Exposition{Ranks: map[RankID]RankSeries{}, Sent: KVBytes{7, 2, true}, Received: KVBytes{Done: 5, Known: true}},
 		},
 		{name: "HTML", reason: "another server", text: "<html><body>hello</body></html>", fails: true},
 		{name: "JSON", reason: "another server", text: `{"loads": []}`, fails: true},

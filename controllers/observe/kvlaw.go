@@ -120,11 +120,14 @@ func (l *kvLaw) judge(pods []kvPod, now time.Time, interval time.Duration) {
 	}
 }
 
-// sums adds one reading of each pod; false when a pod has none.
+// sums adds one reading of each pod; false when a pod has none, or does not export what it has to say.
 func sums(pods []kvPod, pick func([]kvReading) (kvReading, bool)) (t kvTotals, ok bool) {
 	for _, p := range pods {
 		r, ok := pick(p.history)
 		if !ok {
+			return kvTotals{}, false
+		}
+		if p.role == v1alpha1.RolePrefill && !r.sent.Known || p.role != v1alpha1.RolePrefill && !r.received.Known {
 			return kvTotals{}, false
 		}
 		if p.role == v1alpha1.RolePrefill {

@@ -35,7 +35,7 @@ func newKVWorld(seed uint64) *kvWorld {
 	for i, role := range []v1alpha1.Role{v1alpha1.RolePrefill, v1alpha1.RolePrefill, v1alpha1.RoleDecode, v1alpha1.RoleDecode, v1alpha1.RoleDecode} {
 		w.pods = append(w.pods, kvPod{name: fmt.Sprint("pod-", i), uid: types.UID(fmt.Sprint(i)), role: role})
 		// Engines have lived before the operator looks.
-		w.true = append(w.true, kvReading{sent: KVBytes{Done: float64(w.random.IntN(1e9))}, received: KVBytes{Done: float64(w.random.IntN(1e9))}})
+		w.true = append(w.true, kvReading{sent: KVBytes{Done: float64(w.random.IntN(1e9)), Known: true}, received: KVBytes{Done: float64(w.random.IntN(1e9)), Known: true}})
 	}
 	return w
 }
@@ -135,12 +135,20 @@ func TestKVLawBeginsAnew(t *testing.T) {
 	for range 300 {
 		w.second(2)
 	}
-	w.true[1], w.pods[1] = kvReading{}, kvPod{name: "pod-1", uid: "again", role: v1alpha1.RolePrefill}
+	w.true[1], w.pods[1] = kvReading{sent: KVBytes{Known: true}}, kvPod{name: "pod-1", uid: "again", role: v1alpha1.RolePrefill}
 	for range 300 {
 		w.second(2)
 	}
 	if v := w.law.verdict; v.Broken != "" || !v.Judged || !v.Since.After(epoch.Add(4*time.Minute)) {
 		t.Errorf("the verdict is %+v", v)
+	}
+	for i := range w.pods[0].history {
+		w.pods[0].history[i].sent.Known = false
+	}
+	silent := kvLaw{}
+	silent.judge(w.pods, w.now, 15*time.Second)
+	if silent.verdict.Judged {
+		t.Error("an engine that does not export its bytes is not judged")
 	}
 	one := kvLaw{}
 	one.judge(w.pods[:2], w.now, 15*time.Second)
