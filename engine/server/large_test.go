@@ -66,10 +66,10 @@ func TestLargeRequestsGrowLinearly(t *testing.T) {
 				runtime.ReadMemStats(&after)
 				return float64(after.TotalAlloc - before.TotalAlloc)
 			}
-			bytes(1000) // what is made once
-			small, large := bytes(2000), bytes(20000)
+			bytes(100) // what is made once
+			small, large := bytes(300), bytes(3000)
 			if large > 20*small {
-				t.Errorf("2000 take %.0f bytes, 20000 take %.0f", small, large)
+				t.Errorf("300 take %.0f bytes, 3000 take %.0f", small, large)
 			}
 		})
 	}
@@ -120,9 +120,9 @@ func TestLargeAnswersGrowLinearly(t *testing.T) {
 				return float64(after.TotalAlloc - before.TotalAlloc)
 			}
 			bytes(100)
-			small, large := bytes(500), bytes(5000)
+			small, large := bytes(300), bytes(3000)
 			if large > 20*small {
-				t.Errorf("500 pieces take %.0f bytes, 5000 take %.0f", small, large)
+				t.Errorf("300 pieces take %.0f bytes, 3000 take %.0f", small, large)
 			}
 		})
 	}

@@ -156,13 +156,13 @@ type finding struct {
 
 // judge looks at the generations so far. An engine whose processor is busy all the time gives its throughput by the processor
 // time that an answer takes, so the steadier of the two measures may decide that the bound is reached, unless the other
-// denies it; either may decide that it is not.
-func judge(all []generation, bound float64, seed uint64) finding {
+// denies it; either may decide that it is not. The bounds are of so many draws.
+func judge(all []generation, bound float64, draws int, seed uint64) finding {
 	f := finding{bound: bound, generations: len(all)}
 	rng := rand.New(rand.NewPCG(seed, uint64(len(all))))
 	said := map[verdict]bool{}
 	for m := range measureOf(measures) {
-		f.found[m], f.control[m] = estimate(all, m, false, resamples, rng), estimate(all, m, true, resamples, rng)
+		f.found[m], f.control[m] = estimate(all, m, false, draws, rng), estimate(all, m, true, draws, rng)
 		said[f.found[m].verdict(bound)] = true
 	}
 	switch {

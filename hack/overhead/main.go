@@ -87,7 +87,7 @@ func measure(ctx context.Context) (status int, err error) {
 			done = append(done, g)
 			fmt.Printf("generation %d of at most %d: %s\n", len(done), o.most, g)
 		}
-		found := judge(done, o.bound, o.seed)
+		found := judge(done, o.bound, resamples, o.seed)
 		fmt.Print(found)
 		switch found.verdict {
 		case reached:
