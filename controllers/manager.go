@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
@@ -225,6 +226,7 @@ func addPoller(mgr manager.Manager, operator Config) (*observe.Store, error) {
 	poller, err := observe.NewPoller(observe.PollerConfig{
 		Interval: operator.ObserveInterval,
 		Pods:     mgr.GetClient(),
+		Latency:  latencyPools(mgr.GetClient()),
 		Store:    store,
 		Metrics:  series,
 		Clock:    operator.Clock,
@@ -273,6 +275,23 @@ func addScraper(mgr manager.Manager, operator Config) (*observe.Proofs, error) {
 		return nil, fmt.Errorf("add the scraper: %w", err)
 	}
 	return proofs, nil
+}
+
+// latencyPools lists the pools that scale on latency.
+func latencyPools(pools client.Reader) func(context.Context) (map[types.NamespacedName]bool, error) {
+	return func(ctx context.Context) (map[types.NamespacedName]bool, error) {
+		var list v1alpha1.EnginePoolList
+		if err := pools.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("list EnginePools: %w", err)
+		}
+		latency := map[types.NamespacedName]bool{}
+		for i := range list.Items {
+			if autoscaling.ReadsLatency(&list.Items[i]) {
+				latency[client.ObjectKeyFromObject(&list.Items[i])] = true
+			}
+		}
+		return latency, nil
+	}
 }
 
 func addMetricsAPI(mgr manager.Manager, restConfig *rest.Config, operator Config, store *observe.Store) (healthz.Checker, error) {

@@ -16,6 +16,20 @@ type about struct {
 	slo   *v1alpha1.SLOSpec
 }
 
+// ReadsLatency says whether a pool is scaled by the operator on a signal that is made of histograms.
+func ReadsLatency(pool *v1alpha1.EnginePool) bool {
+	scaling := pool.Spec.Autoscaling
+	if scaling == nil || UsesKEDA(pool) {
+		return false
+	}
+	for _, m := range scaling.Metrics {
+		if signal, ok := semantics.SignalOf(m.Type); ok && signal.Shared {
+			return true
+		}
+	}
+	return false
+}
+
 // reading is the value of one pod in thousandths.
 type reading struct {
 	pod   string

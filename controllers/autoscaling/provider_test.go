@@ -118,6 +118,15 @@ func poolInfo(metric string) metricsprovider.CustomMetricInfo {
 // TestBySelector tells what an autoscaler reads of type Pods.
 func TestBySelector(t *testing.T) {
 	dataParallel := testPool(func(p *v1alpha1.EnginePool) { p.Spec.Parallelism = v1alpha1.Parallelism{Tensor: 2, Data: 2} })
+	slo := testPool(func(p *v1alpha1.EnginePool) {
+		p.Spec.SLO = &v1alpha1.SLOSpec{TTFT: &v1alpha1.LatencyObjective{Threshold: metav1.Duration{Duration: 3 * time.Second}, Objective: resource.MustParse("0.7")}}
+	})
+	// ttft has so many events up to a second, and from there to three.
+	ttft := func(fast, slow float64) func(*observe.PodSample) {
+		return func(p *observe.PodSample) {
+			p.Events = map[string]semantics.Distribution{semantics.FamilyTTFT: {Bounds: []float64{1, 3}, Counts: []float64{fast, slow, 0}}}
+		}
+	}
 	twoRanks := func(a, b float64) []loads.Load { return []loads.Load{{Utilization: a}, {DPRank: 1, Utilization: b}} }
 
 	for _, tc := range []struct {
@@ -137,6 +146,27 @@ func TestBySelector(t *testing.T) {
 		{name: "TokenUsage", reason: "its own column", pods: samples{engine("a", rank(1, 0.25, 2, 3))}, metric: semantics.MetricTokenUsage, want: map[string]string{"a": "250m"}},
 		{name: "Running", reason: "its own column", pods: samples{engine("a", rank(1, 0.25, 2, 3))}, metric: semantics.MetricConcurrency, want: map[string]string{"a": "2"}},
 		{name: "Queued", reason: "its own column", pods: samples{engine("a", rank(1, 0.25, 2, 3))}, metric: semantics.MetricQueueLength, want: map[string]string{"a": "3"}},
+		{
+			name: "TTFT", reason: "the quantile of both engines' events over the threshold, the same for each", pool: slo,
+			pods:   samples{engine("a", busyRank(1), ttft(40, 10)), engine("b", busyRank(1), ttft(0, 50))},
+			metric: semantics.MetricTTFT, want: map[string]string{"a": "667m", "b": "667m"},
+		},
+		{
+			name: "TTFTWhenIdle", reason: "nobody waits", pool: slo, pods: samples{engine("a", busyRank(0))}, metric: semantics.MetricTTFT, want: map[string]string{"a": "0"},
+		},
+		{
+			name: "TTFTOfFew", reason: "one slow event would be the quantile", pool: slo, pods: samples{engine("a", busyRank(1), ttft(4, 1))}, metric: semantics.MetricTTFT,
+			err: "FewEvents: sluice_ttft_slo_ratio: requests are under way at a and too few have answered in the last minute for a quantile",
+		},
+		{
+			name: "TTFTWithoutObjective", reason: "nothing to compare with", pods: samples{engine("a", busyRank(1), ttft(40, 10))}, metric: semantics.MetricTTFT,
+			err: "UndefinedSignal: sluice_ttft_slo_ratio: the service of a sets no objective for it in spec.slo",
+		},
+		{
+			name: "StaleWithTTFT", reason: "a stale engine is no number for a latency either", pool: slo,
+			pods:   samples{engine("a", busyRank(1), ttft(40, 10)), engine("b", busyRank(1), ttft(40, 10), stale)},
+			metric: semantics.MetricTTFT, err: "PartialSamples: sluice_ttft_slo_ratio: b are ready and have no fresh sample, other pods have one",
+		},
 		{
 			name: "StartingAndDrainingAreLeftOut", reason: "neither takes requests, and that is no fault",
 			pods: samples{engine("a", rank(0.5, 0, 0, 0)), engine("b", nil, starting), engine("c", rank(0.1, 0, 0, 0), draining),

@@ -33,6 +33,8 @@ type PollerConfig struct {
 
 	// Pods reads pods, from the manager's cache.
 	Pods client.Reader
+	// Latency lists the pools that scale on latency, whose engines' histograms are read too; nil means none.
+	Latency func(context.Context) (map[types.NamespacedName]bool, error)
 	// Store takes the samples.
 	Store *Store
 	// Metrics counts the polls.
@@ -126,6 +128,7 @@ type loop struct {
 type engine struct {
 	target
 	due      time.Time // of the next poll
+	eventsAt time.Time // of the next reading of its histograms
 	failures int       // consecutive polls that failed
 	gone     bool      // left the set of pods; dropped when its lane or its poll gives it back
 }
@@ -137,6 +140,10 @@ type result struct {
 	ranks   []loads.Load
 	outcome outcome
 	err     error
+
+	asked  bool // for histograms
+	events histograms
+	noted  error // why there are none
 }
 
 func (l *loop) run(ctx context.Context) error {
@@ -195,12 +202,21 @@ func (l *loop) scan(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return fmt.Errorf("list engine pods: %w", err)
 	}
+	var latency map[types.NamespacedName]bool
+	if l.Latency != nil {
+		if latency, err = l.Latency(ctx); err != nil {
+			return err
+		}
+	}
 	targets := make([]target, 0, len(list.Items))
 	seen := make(map[types.NamespacedName]bool, len(list.Items))
 	for i := range list.Items {
 		t, ok := targetOf(&list.Items[i])
 		if !ok {
 			continue
+		}
+		if !latency[t.pool] {
+			t.metricsURL = ""
 		}
 		targets = append(targets, t)
 		if t.url == "" {
@@ -248,9 +264,16 @@ func (l *loop) send(ctx context.Context, lane *lane, now time.Time) {
 			continue
 		}
 		lane.sent++
-		url := e.url
+		url, metricsURL := e.url, e.metricsURL
+		if now.Before(e.eventsAt) {
+			metricsURL = ""
+		}
 		go func() {
 			r := result{engine: e, sent: l.Clock.Now()}
+			if metricsURL != "" {
+				r.asked = true
+				r.events, r.noted = fetchHistograms(ctx, l.client, metricsURL)
+			}
 			r.ranks, r.outcome, r.err = fetch(ctx, l.client, url, l.LimitBytes)
 			l.results <- r
 		}()
@@ -266,6 +289,13 @@ func (l *loop) take(r result) {
 		return
 	}
 	l.Store.put(e.pod, e.uid, r.sent, r.ranks, r.err)
+	if r.asked {
+		l.Store.putEvents(e.pod, e.uid, r.sent, r.events)
+		e.eventsAt = r.sent.Add(eventsStep)
+		if r.noted != nil {
+			l.Log.V(1).Info("An engine gives no histograms", "pod", e.pod, "error", r.noted.Error())
+		}
+	}
 	l.dirty[e.pool] = true
 
 	switch {

@@ -36,6 +36,8 @@ type podState struct {
 
 	// prefill remembers what the ranks had done of prefill at earlier samples, for Work.
 	prefill prefillHistory
+	// events remembers readings of the latency histograms, for Events.
+	events eventHistory
 
 	// run holds the newest polls since the last one that failed or found work, oldest first, at most idlePolls long:
 	// when each was sent. Two of them after a time prove that the pod is drained since.
@@ -150,6 +152,7 @@ type target struct {
 	draining   bool
 	readySince time.Time
 	url        string // empty while the pod cannot be polled
+	metricsURL string // of pools that scale on latency; empty for others
 }
 
 // sync makes the store hold exactly these pods. A pod with a new UID starts without a sample.
@@ -216,6 +219,20 @@ func (s *Store) put(pod types.NamespacedName, uid types.UID, sent time.Time, ran
 		p.run = p.run[1:]
 	}
 	p.run = append(slices.Clone(p.run), sent)
+}
+
+// putEvents records a reading of a pod's latency histograms; nil when it failed. Events that nothing follows are dropped.
+func (s *Store) putEvents(pod types.NamespacedName, uid types.UID, sent time.Time, now histograms) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.podLocked(pod)
+	switch {
+	case p == nil || p.UID != uid:
+	case now != nil:
+		p.Events = p.events.add(sent, now)
+	case p.events.stale(sent):
+		p.Events, p.events = nil, eventHistory{}
+	}
 }
 
 // poolNames lists the pools with pods, in no order.

@@ -16,6 +16,9 @@ import (
 // loadsPath asks for every section, since the queues of all stages count.
 const loadsPath = "/v1/loads?include=all"
 
+// metricsPath is where an engine exposes its families.
+const metricsPath = "/metrics"
+
 // leaderLabels pick the pods that answer for a replica.
 func leaderLabels() map[string]string {
 	return map[string]string{v1alpha1.LabelComponent: v1alpha1.ComponentEngine, v1alpha1.LabelNodeRank: "0"}
@@ -38,7 +41,8 @@ func targetOf(pod *corev1.Pod) (t target, ok bool) {
 		readySince: readySince(pod),
 	}
 	if pod.Status.PodIP != "" && pod.Status.Phase == corev1.PodRunning && (!t.readySince.IsZero() || t.draining) {
-		t.url = "http://" + net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(int(httpPort(pod)))) + loadsPath
+		base := "http://" + net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(int(httpPort(pod))))
+		t.url, t.metricsURL = base+loadsPath, base+metricsPath
 	}
 	return t, true
 }
