@@ -94,7 +94,7 @@ func TestKEDA(t *testing.T) {
 				`sum by (replica) (max by (replica, dp_rank) (sglang:num_running_reqs{`+selector+`,priority=""} >= 0)) + on (replica) `+
 				`sum by (replica) (max by (replica, dp_rank) (sglang:num_queue_reqs{`+selector+`,priority=""} >= 0)) > bool 0))`, "0.8"),
 			trigger("ttft", "Value", `(histogram_quantile(0.95, sum by (le) (rate(sglang:time_to_first_token_seconds_bucket{`+selector+`}[2m]))) / 0.5 >= 0)`+
-				` or on () (vector(0) unless on () sum(sum by (replica) (max by (__name__, replica, dp_rank) (`+waiting+` >= 0))) > 0)`, "0.75"),
+				` or on () (sum(sum by (replica) (max by (__name__, replica, dp_rank) (`+waiting+` >= 0))) == 0)`, "0.75"),
 		},
 	}
 	if diff := cmp.Diff(want, object.Object["spec"]); diff != "" {

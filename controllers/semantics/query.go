@@ -35,7 +35,8 @@ func (s Signal) Query(selector string, slo *v1alpha1.SLOSpec) (promql string, ok
 		}
 		number := func(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
 		latency := fmt.Sprintf("(histogram_quantile(%s, sum by (le) (rate(%s_bucket{%s}[%s]))) / %s >= 0)", number(quantile), s.Family(), selector, queryWindow, number(threshold))
-		idle := fmt.Sprintf("(vector(0) unless on () sum(%s) > 0)", perReplica(Sum, selector, append(QueueFamilies(), "sglang:num_running_reqs")...))
+		// Only engines that say that nothing runs or waits make it 0: without series there is no answer.
+		idle := fmt.Sprintf("(sum(%s) == 0)", perReplica(Sum, selector, append(QueueFamilies(), "sglang:num_running_reqs")...))
 		return latency + " or on () " + idle, true
 	default:
 		return "", false
