@@ -54,8 +54,8 @@ func TestParseHistograms(t *testing.T) {
 	}
 }
 
-// TestParseExposition reads what an engine really writes.
-func TestParseExposition(t *testing.T) {
+// TestHistogramsOfAnEngine reads what an engine really writes.
+func TestHistogramsOfAnEngine(t *testing.T) {
 	text, err := os.ReadFile("../../engine/metrics/testdata/decode.prom")
 	if err != nil {
 		t.Fatal(err)
