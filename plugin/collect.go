@@ -81,13 +81,11 @@ func (p *Plugin) ask(ctx context.Context, states []*cluster.State) (map[*cluster
 			if pod.Labels[v1alpha1.LabelNodeRank] != "0" {
 				continue
 			}
-			if pod.Status.Phase != corev1.PodRunning {
-				of[pod.Name] = view.Answer{}
-				continue
-			}
-			of[pod.Name] = view.Answer{Note: "not asked"}
 			group.Go(func() {
-				answer := p.askLeader(ctx, pod)
+				var answer leaderAnswer // of a pod that does not run there is nothing to say
+				if pod.Status.Phase == corev1.PodRunning {
+					answer = p.askLeader(ctx, pod)
+				}
 				mu.Lock()
 				defer mu.Unlock()
 				of[pod.Name] = answer.Answer
