@@ -18,6 +18,7 @@ var routerFamilies = map[string]*metrics.Family{
 	"sluice_router_picks_total":                {Kind: metrics.Counter, Labels: []string{"role"}},
 	"sluice_router_quarantines_total":          {Kind: metrics.Counter, Labels: []string{"role"}},
 	"sluice_router_engines":                    {Kind: metrics.Gauge, Labels: []string{"role", "state"}},
+	"sluice_router_waiting_requests":           {Kind: metrics.Gauge, Labels: []string{"role"}},
 	"sluice_router_draining":                   {Kind: metrics.Gauge},
 	"sluice_router_waiting_requests":           {Kind: metrics.Gauge, Labels: []string{"role"}},
 }
@@ -49,8 +50,11 @@ func routerPanels(q *queries) []panel {
 			targets: []target{{q.rate("sluice_router_requests_total", []string{"code", "outcome"}), "{{code}} {{outcome}}"}},
 		},
 		{
-			title: "Requests in the Router", unit: number, empty: none, help: "Requests that have begun and not ended, by route.",
-			targets: []target{{q.total("sluice_router_in_flight_requests", []string{"route"}), "{{route}}"}},
+			title: "Requests in the Router", unit: number, empty: none, help: "Requests that have begun and not ended, by route; those of them that wait for a ready engine of a role that has none.",
+			targets: []target{
+				{q.total("sluice_router_in_flight_requests", []string{"route"}), "{{route}}"},
+				{q.total("sluice_router_waiting_requests", []string{"role"}), "waiting for {{role}}"},
+			},
 		},
 		{
 			title: "Time of a Routed Request", unit: seconds, empty: none, help: "From a request's header to the end of its answer.",
