@@ -18,7 +18,6 @@ var routerFamilies = map[string]*metrics.Family{
 	"sluice_router_picks_total":                {Kind: metrics.Counter, Labels: []string{"role"}},
 	"sluice_router_quarantines_total":          {Kind: metrics.Counter, Labels: []string{"role"}},
 	"sluice_router_engines":                    {Kind: metrics.Gauge, Labels: []string{"role", "state"}},
-	"sluice_router_waiting_requests":           {Kind: metrics.Gauge, Labels: []string{"role"}},
 	"sluice_router_draining":                   {Kind: metrics.Gauge},
 	"sluice_router_waiting_requests":           {Kind: metrics.Gauge, Labels: []string{"role"}},
 }
@@ -71,10 +70,6 @@ func routerPanels(q *queries) []panel {
 		{
 			title: "Wait for a Usable Engine", unit: seconds, empty: none, help: "Long while engines of a role are missing, draining or set aside.",
 			targets: times("sluice_router_queue_wait_seconds"),
-		},
-		{
-			title: "Waiting for an Engine", unit: number, empty: none, warn: 1, help: "Requests that wait for a usable engine, by the role that is missing. Where a pool is scaled to zero, they are what wakes it.",
-			targets: []target{{q.total("sluice_router_waiting_requests", []string{"role"}), "{{role}}"}},
 		},
 		{
 			title: "Retries and Engines Set Aside", unit: perSec, empty: none, warn: 0.01, bad: 1, help: "Attempts on another engine before the first byte, by why, and engines set aside for a moment after a failure.",
