@@ -42,12 +42,12 @@ demo-down: need-go ## Remove all that the demo made, the dev cluster included
 .PHONY: test
 test: need-go ## Run every test that needs no cluster
 	@echo "test: tools that the tests start (built once into the cache)"
-	@$(TOOL) build etcd kube-apiserver
+	@$(TOOL) build etcd kube-apiserver prometheus
 	$(GO) test ./...
 
 .PHONY: race
 race: need-go ## The same with the race detector
-	@$(TOOL) build etcd kube-apiserver
+	@$(TOOL) build etcd kube-apiserver prometheus
 	$(GO) test -race ./...
 
 # How long make soak gives each engine, two at a time: ten minutes in all.
@@ -59,6 +59,7 @@ soak: need-go ## Run engines under everything that clients and operators do to t
 
 .PHONY: e2e
 e2e: need-go ## End-to-end tests on the dev cluster, or on the cluster of KUBECONFIG
+	@$(TOOL) build prometheus prometheus-operator prometheus-config-reloader
 	$(GO) test -count=1 -v -tags e2e -timeout $(E2E_TIMEOUT) ./test/e2e/...
 
 .PHONY: bench
