@@ -95,6 +95,8 @@ type Stored struct {
 type StoredUp struct {
 	Up        bool
 	LastError string
+	// Down is when the operator first heard that the target is down, by its own clock; zero while it is up.
+	Down time.Time
 }
 
 // StoredRank is a rank's series.

@@ -220,6 +220,35 @@ func TestStoredDigest(t *testing.T) {
 	}
 }
 
+// TestDownSince: a target is down since the first answer of those in a row that say so.
+func TestDownSince(t *testing.T) {
+	at := func(after time.Duration, up bool) *Stored {
+		return &Stored{Taken: epoch.Add(after), Up: map[string]StoredUp{"a": {Up: up}}}
+	}
+	failed := &Stored{Taken: epoch, Err: errors.New("x")}
+	was := at(0, false)
+	was.down(nil)
+	for _, tc := range []struct {
+		name   string
+		before *Stored
+		want   StoredUp
+	}{
+		{"first answer", nil, StoredUp{Down: epoch.Add(time.Minute)}},
+		{"up before", at(0, true), StoredUp{Down: epoch.Add(time.Minute)}},
+		{"no answer before", failed, StoredUp{Down: epoch.Add(time.Minute)}},
+		{"down before", was, StoredUp{Down: epoch}},
+	} {
+		now := at(time.Minute, false)
+		now.down(tc.before)
+		if now.Up["a"] != tc.want {
+			t.Errorf("%s: %+v, want %+v", tc.name, now.Up["a"], tc.want)
+		}
+	}
+	if up := at(time.Minute, true); func() bool { up.down(was); return !up.Up["a"].Down.IsZero() }() {
+		t.Error("a target that is up is down since some time")
+	}
+}
+
 // TestScraperAsks: the scraper asks Prometheus about each pool, and tells when the answer changes.
 func TestScraperAsks(t *testing.T) {
 	p := newPromServer(t)

@@ -103,7 +103,14 @@ func Prove(role v1alpha1.Role, expected []ExpectedPod, proof PoolProof, now time
 		}
 		for _, rank := range pod.Ranks {
 			direct, isDirect := proveDirect(role, pod, rank, reading, proof, now)
-			stored, isStored := proveStored(role, pod, rank, !isDirect, proof, now)
+			var reached time.Time
+			if !isDirect {
+				reached = reading.Taken
+			}
+			stored, isStored := proveStored(role, pod, rank, reached, proof, now)
+			if isStored && stored.Cause == CauseTargetDown && !isDirect && (again == 0 || proof.Interval < again) {
+				again = proof.Interval // the operator's next scrape tells whether the target is down or the way to it blocked
+			}
 			// An operator that is locked out says nothing about the engine while Prometheus gets through.
 			lockedOut := isDirect && direct.Cause == CauseTargetDown && reading.TimedOut && proof.Stored.usable() && !isStored
 			switch {

@@ -117,8 +117,13 @@ func TestProve(t *testing.T) {
 				"d-0-0/0 (PolicyBlocks: the operator reaches it and Prometheus does not; look for a NetworkPolicy: context deadline exceeded)",
 				"d-0-0/1 (PolicyBlocks: the operator reaches it and Prometheus does not; look for a NetworkPolicy: context deadline exceeded)",
 			}},
+		{name: "ReachedBefore", reason: "the operator's newest scrape is from before the target went down", pods: read(),
+			stored: stored(func(s *Stored) {
+				s.Up[pod.Name] = StoredUp{LastError: "context deadline exceeded", Down: now.Add(-interval)}
+			}),
+			want: []string{"d-0-0/0 (TargetDown: up is 0: context deadline exceeded)", "d-0-0/1 (TargetDown: up is 0: context deadline exceeded)"}, again: interval},
 		{name: "UpIsZero", reason: "the answer is at fault, not the way", pods: read(), stored: stored(down("sample limit exceeded")),
-			want: []string{"d-0-0/0 (TargetDown: up is 0: sample limit exceeded)", "d-0-0/1 (TargetDown: up is 0: sample limit exceeded)"}},
+			want: []string{"d-0-0/0 (TargetDown: up is 0: sample limit exceeded)", "d-0-0/1 (TargetDown: up is 0: sample limit exceeded)"}, again: interval},
 		{name: "BothFail", reason: "neither reaches it: it is down", pods: read(fails("/metrics: dial: connection refused", false)), stored: stored(down("connection refused")),
 			want: []string{"d-0-0/0 (TargetDown: /metrics: dial: connection refused)", "d-0-0/1 (TargetDown: /metrics: dial: connection refused)"}},
 		{name: "NotStored", reason: "up, and the rank's series are not there", pods: read(), stored: stored(func(s *Stored) { delete(s.Ranks[pod.Name], RankID{}) }),

@@ -205,6 +205,7 @@ func (s *Proofs) judgeLocked(service types.NamespacedName) (changed bool) {
 func (s *Proofs) putStored(pool types.NamespacedName, stored *Stored) {
 	s.mu.Lock()
 	before := s.stored[pool]
+	stored.down(before)
 	s.stored[pool] = stored
 	s.mu.Unlock()
 	if before == nil || before.digest() != stored.digest() {

@@ -24,8 +24,25 @@ const (
 // usable says whether there is an answer of Prometheus to go by.
 func (s *Stored) usable() bool { return s != nil && s.Err == nil }
 
-// proveStored looks at what Prometheus has of a rank. reached says whether the operator itself got the rank's series.
-func proveStored(role v1alpha1.Role, pod ExpectedPod, rank RankID, reached bool, proof PoolProof, now time.Time) (f Finding, found bool) {
+// down says since when targets are down: since the answer before, where they were down in it.
+func (s *Stored) down(before *Stored) {
+	for pod, up := range s.Up {
+		if up.Up {
+			continue
+		}
+		up.Down = s.Taken
+		if before.usable() {
+			if was, there := before.Up[pod]; there && !was.Up {
+				up.Down = was.Down
+			}
+		}
+		s.Up[pod] = up
+	}
+}
+
+// proveStored looks at what Prometheus has of a rank. reached is when the operator itself got the rank's series; zero: it
+// did not.
+func proveStored(role v1alpha1.Role, pod ExpectedPod, rank RankID, reached time.Time, proof PoolProof, now time.Time) (f Finding, found bool) {
 	s := proof.Stored
 	if !s.usable() || now.Sub(s.Taken) > storedFor*proof.Interval {
 		return Finding{}, false
@@ -46,7 +63,8 @@ func proveStored(role v1alpha1.Role, pod ExpectedPod, rank RankID, reached bool,
 		return at(CauseMonitorSelectorMismatch, "Prometheus has no target of the pool; compare its selectors with the monitor's labels and namespace")
 	case !isTarget:
 		return at(CauseNoTarget, "Prometheus has no target for the pod")
-	case !up.Up && reached && blocked(up.LastError):
+	case !up.Up && reached.After(up.Down) && blocked(up.LastError):
+		// What the operator reached before the target went down says nothing about the way to it.
 		return at(CausePolicyBlocks, "the operator reaches it and Prometheus does not; look for a NetworkPolicy"+because(up.LastError))
 	case !up.Up:
 		return at(CauseTargetDown, "up is 0"+because(up.LastError))
