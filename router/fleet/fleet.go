@@ -243,7 +243,7 @@ func (f *Fleet) readyLocked() map[discovery.Role]bool {
 
 // asleepLocked says whether no request can be served, quarantines aside: they are short.
 func (f *Fleet) asleepLocked(ready map[discovery.Role]bool) bool {
-	return !ready[discovery.Unified] && !(ready[discovery.Prefill] && ready[discovery.Decode])
+	return !ready[discovery.Unified] && (!ready[discovery.Prefill] || !ready[discovery.Decode])
 }
 
 // Waiting is how many requests wait for a ready engine of each role that has none; 0 while requests can be served.
