@@ -160,18 +160,26 @@ type finding struct {
 func judge(all []generation, bound float64, draws int, seed uint64) finding {
 	f := finding{bound: bound, generations: len(all)}
 	rng := rand.New(rand.NewPCG(seed, uint64(len(all))))
-	said := map[verdict]bool{}
 	for m := range measureOf(measures) {
 		f.found[m], f.control[m] = estimate(all, m, false, draws, rng), estimate(all, m, true, draws, rng)
-		said[f.found[m].verdict(bound)] = true
+	}
+	f.verdict = together(f.found, bound)
+	return f
+}
+
+// together is what both measures say of the bound.
+func together(found [measures]interval, bound float64) verdict {
+	said := map[verdict]bool{}
+	for _, i := range found {
+		said[i.verdict(bound)] = true
 	}
 	switch {
 	case said[below]:
-		f.verdict = below
+		return below
 	case said[reached]:
-		f.verdict = reached
+		return reached
 	}
-	return f
+	return undecided
 }
 
 func (f finding) String() string {
