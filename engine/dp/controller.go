@@ -327,19 +327,20 @@ func (c *Controller) StopProfile(ctx context.Context) (files []string, err error
 	return slices.Concat(lists...), err
 }
 
-// AwaitStep implements rank.Client.
+// AwaitStep implements rank.Client. Each DP rank counts for itself, so what counts is the one that has come furthest: when it is
+// past step n already, its newest step is the answer, whoever answers first.
 func (c *Controller) AwaitStep(ctx context.Context, n int64) (newest int64, err error) {
+	newest, err = c.newestStep(ctx)
+	if err != nil || newest >= n {
+		return newest, err
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	type answer struct {
-		newest int64
-		err    error
-	}
-	answers := make(chan answer, len(c.ranks))
+	answers := make(chan stepAnswer, len(c.ranks))
 	for i, r := range c.ranks {
 		go func() {
 			newest, err := r.AwaitStep(ctx, n)
-			answers <- answer{newest, c.name(i, err)}
+			answers <- stepAnswer{newest, c.name(i, err)}
 		}()
 	}
 	var errs []error
@@ -351,6 +352,28 @@ func (c *Controller) AwaitStep(ctx context.Context, n int64) (newest int64, err 
 		errs = append(errs, a.err)
 	}
 	return 0, errors.Join(errs...)
+}
+
+// stepAnswer is what one DP rank says about its steps.
+type stepAnswer struct {
+	newest int64
+	err    error
+}
+
+// newestStep gives the newest step that is over on any DP rank; an error when none says.
+func (c *Controller) newestStep(ctx context.Context) (newest int64, err error) {
+	answers := make([]stepAnswer, len(c.ranks))
+	err = c.each(func(i int, r rank.Client) error {
+		newest, err := r.AwaitStep(ctx, 0)
+		answers[i] = stepAnswer{newest, err}
+		return err
+	})
+	for _, a := range answers {
+		if a.err == nil {
+			newest, err = max(newest, a.newest), nil
+		}
+	}
+	return newest, err
 }
 
 // Collect implements rank.Client.

@@ -184,6 +184,44 @@ func TestAwaitStepOfAny(t *testing.T) {
 	}
 }
 
+// TestAwaitStepOfUnequal: what counts is the DP rank that has come furthest, also when another one is past the step and says so
+// first. Else a number of steps from there on is over before it began.
+func TestAwaitStepOfUnequal(t *testing.T) {
+	for _, tc := range []struct {
+		name, reason string
+		step         int64
+		mute         []int // DP ranks that don't say
+		want         int64
+	}{
+		{"now", "a recording of some steps counts from here", 0, nil, 1000},
+		{"over on all", "it begins with the next", 3, nil, 1000},
+		{"over on the first", "the others needn't get there", 900, nil, 1000},
+		{"one is silent", "the others know", 0, []int{1}, 700},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c, fakes := newBench(t, 3, RoundRobin)
+			for i, over := range []int{5, 1000, 700} {
+				fakes[i].info.PID = over
+			}
+			for _, i := range tc.mute {
+				fakes[i].refusal = errors.New("busy")
+			}
+			for range 50 { // in any order of answers
+				if newest, err := c.AwaitStep(t.Context(), tc.step); newest != tc.want || err != nil {
+					t.Fatalf("%s: step %d, %v, want %d", tc.reason, newest, err, tc.want)
+				}
+			}
+		})
+	}
+	c, fakes := newBench(t, 2, RoundRobin)
+	for _, f := range fakes {
+		f.refusal = errors.New("busy")
+	}
+	if _, err := c.AwaitStep(t.Context(), 0); err == nil || err.Error() != "DP rank 0: busy\nDP rank 1: busy" {
+		t.Errorf("when none says: %v", err)
+	}
+}
+
 func TestSessionsStay(t *testing.T) {
 	c, fakes := newBench(t, 3, RoundRobin)
 	homes := map[int]bool{}

@@ -43,8 +43,8 @@ type Client interface {
 	// StopProfile ends the recording, if it has not ended by itself, and gives its files, also those of the processes that could
 	// write theirs when others could not.
 	StopProfile(ctx context.Context) (files []string, err error)
-	// AwaitStep waits until step n of the scheduler is over and gives the newest that is; of several DP ranks the first that gets
-	// there. n = 0 waits for none.
+	// AwaitStep waits until step n of the scheduler is over and gives the newest that is; of several DP ranks what counts is
+	// the one that has come furthest. n = 0 waits for none.
 	AwaitStep(ctx context.Context, n int64) (newest int64, err error)
 	// Collect makes every process of the rank's collect its garbage now.
 	Collect(ctx context.Context) error
