@@ -70,14 +70,25 @@ func (f *Fleet) changedLocked() {
 	f.changed = make(chan struct{})
 }
 
+// change is what a Listener hears as Changed.
+type change struct {
+	e        discovery.Engine
+	from, to discovery.State
+}
+
 // Update takes the whole list of engines.
 func (f *Fleet) Update(engines []discovery.Engine) {
-	type change struct {
-		e        discovery.Engine
-		from, to discovery.State
-	}
-	var changes []change
 	f.mu.Lock()
+	changes := f.updateLocked(engines)
+	f.mu.Unlock()
+	slices.SortFunc(changes, func(a, b change) int { return cmp.Compare(a.e.Name, b.e.Name) })
+	for _, c := range changes {
+		f.cfg.Listener.Changed(c.e, c.from, c.to)
+	}
+}
+
+func (f *Fleet) updateLocked(engines []discovery.Engine) []change {
+	var changes []change
 	here := map[string]bool{}
 	for _, e := range engines {
 		here[e.ID] = true
@@ -104,11 +115,7 @@ func (f *Fleet) Update(engines []discovery.Engine) {
 	}
 	f.orderLocked()
 	f.changedLocked()
-	f.mu.Unlock()
-	slices.SortFunc(changes, func(a, b change) int { return cmp.Compare(a.e.Name, b.e.Name) })
-	for _, c := range changes {
-		f.cfg.Listener.Changed(c.e, c.from, c.to)
-	}
+	return changes
 }
 
 // orderLocked fills ordered, so that picks depend on no map's order.
@@ -161,16 +168,18 @@ func has(set map[*member]uint64, m *member) bool {
 var ErrNone = errors.New("no engine can take the request now")
 
 // Acquire picks engines for a request of about the given prompt tokens, waiting up to wait for one to become usable, and up
-// to Config.Wake while a role that every request needs has no ready engine: somebody sees that by Waiting and makes one.
-// Done must be called on each Use. The error is ErrNone with the state of the fleet, or ctx's.
+// to Config.Wake while a role that every request needs has no ready engine: somebody sees that by Waiting and makes one. When
+// pools wake meanwhile, wait begins anew. Done must be called on each Use. The error is ErrNone with the state of the fleet,
+// or ctx's.
 func (f *Fleet) Acquire(ctx context.Context, tokens int64, avoid *Avoid, wait time.Duration) (Lease, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if l, ok := f.pickLocked(tokens, avoid); ok {
 		return l, nil
 	}
-	patience := f.patienceLocked(wait)
-	if patience <= 0 {
+	p := newPatience(wait, f.cfg.Wake, f.cfg.Now(), f.asleepLocked(f.readyLocked()))
+	left := p.left(p.came, p.asleep)
+	if left <= 0 {
 		return Lease{}, f.noneLocked()
 	}
 	if f.waiting >= f.cfg.MaxWaiting {
@@ -178,56 +187,35 @@ func (f *Fleet) Acquire(ctx context.Context, tokens int64, avoid *Avoid, wait ti
 	}
 	f.waiting++
 	defer func() { f.waiting-- }()
-	since := f.cfg.Now()
-	limit := time.NewTimer(patience)
-	defer limit.Stop()
-	for {
-		changed, again := f.changed, f.quarantineEndLocked()
-		f.mu.Unlock()
-		err := func() error {
-			var end <-chan time.Time
-			if again >= 0 {
-				t := time.NewTimer(again)
-				defer t.Stop()
-				end = t.C
-			}
-			select {
-			case <-changed:
-			case <-end:
-			case <-limit.C:
-				return ErrNone
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-			return nil
-		}()
-		f.mu.Lock()
-		if errors.Is(err, ErrNone) {
-			waited := f.cfg.Now().Sub(since)
-			if left := f.patienceLocked(wait) - waited; left > 0 { // the last engine has gone meanwhile
-				limit.Reset(left)
-				continue
-			}
-			if f.cfg.Wake > 0 {
-				return Lease{}, fmt.Errorf("%w, after a wait of %v for a pool to wake up", f.noneLocked(), waited.Round(time.Second))
-			}
-			return Lease{}, f.noneLocked()
+	for left > 0 {
+		if again := f.quarantineEndLocked(); again >= 0 {
+			left = min(left, again)
 		}
-		if err != nil {
+		if err := f.sleepLocked(ctx, left); err != nil {
 			return Lease{}, err
 		}
 		if l, ok := f.pickLocked(tokens, avoid); ok {
 			return l, nil
 		}
+		left = p.left(f.cfg.Now(), f.asleepLocked(f.readyLocked()))
 	}
+	return Lease{}, p.lost(f.noneLocked(), f.cfg.Now(), f.cfg.Wake > 0)
 }
 
-// patienceLocked is how long a request may wait that would wait that long for a busy engine.
-func (f *Fleet) patienceLocked(wait time.Duration) time.Duration {
-	if f.asleepLocked(f.readyLocked()) {
-		return max(wait, f.cfg.Wake)
+// sleepLocked sleeps without the lock until an engine may have become usable or the time is over. The error is ctx's.
+func (f *Fleet) sleepLocked(ctx context.Context, most time.Duration) error {
+	changed := f.changed
+	f.mu.Unlock()
+	defer f.mu.Lock()
+	t := time.NewTimer(most)
+	defer t.Stop()
+	select {
+	case <-changed:
+	case <-t.C:
+	case <-ctx.Done():
+		return ctx.Err()
 	}
-	return wait
+	return nil
 }
 
 // readyLocked says which roles have a ready engine.

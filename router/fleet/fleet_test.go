@@ -471,3 +471,69 @@ func TestWake(t *testing.T) {
 		}
 	})
 }
+
+// TestPatience: how long a request waits that no engine takes, and what it is told then. An engine that is ready but failed
+// just now is worth the wait for a busy one, however long the wait for a pool may be.
+func TestPatience(t *testing.T) {
+	type at struct {
+		after   time.Duration      // since the request came
+		engines []discovery.Engine // another request has had each, and failed
+	}
+	awake := []discovery.Engine{unified("u0")}
+	const busy, wake = 10 * time.Second, 5 * time.Minute
+	for _, tc := range []struct {
+		name, reason string
+		wake         time.Duration
+		steps        []at
+		lasts        time.Duration
+		want         string // the end of the error
+	}{
+		{"nothing comes", "the whole wait for a pool", wake, nil, wake, "no engine is known, after a wait of 5m0s for a pool to wake up"},
+		{"nothing may wake", "as for a busy engine", 0, nil, busy, "no engine is known"},
+		{"failed, awake", "pools never slept", wake, []at{{0, awake}}, busy, "1 of 1 unified engines are ready, 1 of them just failed"},
+		{"wakes and fails", "the wait for a busy engine, from then on", wake, []at{{20 * time.Second, awake}}, 30 * time.Second,
+			"1 of 1 unified engines are ready, 1 of them just failed, after a wait of 30s in which a pool woke up"},
+		{"wakes, fails, goes", "it waits for a pool again, no longer than since it came", wake, []at{{20 * time.Second, awake}, {25 * time.Second, nil}}, wake,
+			"no engine is known, after a wait of 5m0s for a pool to wake up"},
+		{"failed, goes, comes and fails", "awake anew", wake, []at{{0, awake}, {5 * time.Second, nil}, {8 * time.Second, awake}}, 18 * time.Second,
+			"1 of 1 unified engines are ready, 1 of them just failed, after a wait of 18s in which a pool woke up"},
+		{"wakes too late", "a busy engine's wait and no more", wake, []at{{wake - time.Second, awake}, {wake + 5*time.Second, nil}}, wake + 5*time.Second,
+			"no engine is known, after a wait of 5m5s for a pool to wake up"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, err := New(Config{Policy: policy.LeastLoad, Quarantine: time.Hour, MaxWaiting: 1, Now: time.Now, Listener: &events{}, Wake: tc.wake})
+				if err != nil {
+					t.Fatal(err)
+				}
+				step := func(s at) {
+					f.mu.Lock() // once: who waits sees no engine before it has failed
+					defer f.mu.Unlock()
+					f.updateLocked(s.engines)
+					for _, m := range f.members {
+						m.failed(time.Now(), time.Hour)
+					}
+				}
+				steps := tc.steps
+				if len(steps) > 0 && steps[0].after == 0 {
+					step(steps[0])
+					steps = steps[1:]
+				}
+				start := time.Now()
+				ended := make(chan error, 1)
+				go func() {
+					_, err := f.Acquire(t.Context(), 0, &Avoid{}, busy)
+					ended <- err
+				}()
+				for _, s := range steps {
+					time.Sleep(time.Until(start.Add(s.after)))
+					step(s)
+				}
+				err = <-ended
+				if lasted := time.Since(start); !errors.Is(err, ErrNone) || lasted != tc.lasts || !strings.HasSuffix(err.Error(), ": "+tc.want) {
+					t.Errorf("%s: after %v %v, want after %v ...: %s", tc.reason, lasted, err, tc.lasts, tc.want)
+				}
+			})
+		})
+	}
+}
