@@ -286,9 +286,10 @@ func TestHandler(t *testing.T) {
 		name, reason, accept, contentType string
 		lines                             []string
 	}{
-		{"text", "names and _total as written, go_* and process_* of this process", "", "text/plain", []string{
+		{"text", "names and _total as written, hits are there before the first one, go_* and process_* of this process", "", "text/plain", []string{
 			`# TYPE sglang:num_aborted_requests_total counter`,
 			`sglang:num_aborted_requests_total{engine_type="unified",model_name="tiny"} 1`,
+			`sglang:cached_tokens_total{cache_source="device",engine_type="unified",model_name="tiny"} 0`,
 			`# TYPE go_goroutines gauge`,
 			`# TYPE process_cpu_seconds_total counter`,
 		}},

@@ -95,6 +95,7 @@ func NewFront(backend Backend, labels FrontLabels, buckets Buckets, clock ledger
 	f.routingKeys = newRefCountedGauge(backend.Gauge(routingKeysActive, nil), f.now())
 	// Made now, so that the counters are there, at 0, before the first request.
 	f.plain = [2]*requestSeries{f.newRequestSeries(f.customLabels(nil), streamingValues[0]), f.newRequestSeries(f.customLabels(nil), streamingValues[1])}
+	f.plain[0].cached() // a rate over a counter that begins with its first hit would not have that hit
 	return f
 }
 
@@ -147,7 +148,7 @@ type requestSeries struct {
 	ttft, itl, tpot, e2e                           HistogramSeries
 	promptLength, uncachedLength, generationLength HistogramSeries
 
-	cached func() CounterSeries // made when the first token came from the cache
+	cached func() CounterSeries // made when the first token came from the cache, or with the Front
 }
 
 func (f *Front) subject(s Subject) *requestSeries {
