@@ -355,6 +355,9 @@ func notRecorded() *apiError {
 func writeWaterfalls(w http.ResponseWriter, views []requestView) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	var b strings.Builder
+	if len(views) == 0 {
+		b.WriteString("no request that is remembered is as the query asks\n")
+	}
 	for i := range views {
 		if i > 0 {
 			b.WriteByte('\n')

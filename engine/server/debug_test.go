@@ -89,6 +89,11 @@ func TestDebugWaterfall(t *testing.T) {
 		t.Errorf("the list (-want +got):\n%s", diff)
 	}
 
+	none := b.call(http.MethodGet, "/debug/requests?room=5&format=text", "")
+	if diff := cmp.Diff("no request that is remembered is as the query asks\n", none.Body.String()); none.Code != http.StatusOK || diff != "" {
+		t.Errorf("none is %d (-want +got):\n%s", none.Code, diff)
+	}
+
 	one := b.call(http.MethodGet, "/debug/requests/a", "")
 	var v requestView
 	if err := json.Unmarshal(one.Body.Bytes(), &v); err != nil {

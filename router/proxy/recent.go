@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strconv"
@@ -372,6 +373,9 @@ func (p *Proxy) debugRequests(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case format == "text":
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		if len(views) == 0 {
+			io.WriteString(w, "no request that is remembered is as the query asks\n")
+		}
 		for i := range views {
 			w.Write([]byte(views[i].String()))
 		}

@@ -117,6 +117,9 @@ func TestDebugRequestsRing(t *testing.T) {
 	if slowest := rt.list("?slowest=2"); len(slowest) != 2 || slowest[0].Nanos < slowest[1].Nanos {
 		t.Errorf("the slowest are %+v", slowest)
 	}
+	if got := rt.do(t.Context(), http.MethodGet, "/debug/requests?room=5&format=text", "", nil); got.Status != http.StatusOK || got.Body != "no request that is remembered is as the query asks\n" {
+		t.Errorf("as text, none is %d %q", got.Status, got.Body)
+	}
 	for path, want := range map[string]string{
 		"/debug/requests/a":                 "no request with the rid or room a is remembered",
 		"/debug/requests?slowest=x":         `slowest must be an integer from 1 to 10000, not \"x\"`,
