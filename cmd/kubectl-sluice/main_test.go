@@ -39,7 +39,9 @@ func kubeconfig(t *testing.T, server string) string {
 }
 
 func TestUsage(t *testing.T) {
-	t.Setenv("KUBECONFIG", write(t, "empty", ""))
+	empty := write(t, "empty", "")
+	missing := filepath.Join(t.TempDir(), "missing")
+	t.Setenv("KUBECONFIG", empty+string(filepath.ListSeparator)+missing)
 	t.Setenv("HOME", t.TempDir())
 	nobody := kubeconfig(t, "http://127.0.0.1:1")
 	for _, tc := range []struct {
@@ -56,7 +58,8 @@ func TestUsage(t *testing.T) {
 		{"time-out", "", []string{"status", "--pod-timeout", "0s", "--kubeconfig", nobody}, "--pod-timeout is 0s"},
 		{"no key file", "", []string{"status", "--api-key-file", "/nowhere", "--kubeconfig", nobody}, "read --api-key-file"},
 		{"empty key file", "", []string{"status", "--api-key-file", write(t, "key", "\n"), "--kubeconfig", nobody}, "want one line with the key"},
-		{"no cluster", "what to set is named", []string{"status"}, "no cluster is configured: set KUBECONFIG, or give --kubeconfig"},
+		{"no cluster", "the files and what to set are named", []string{"status"},
+			"no cluster is configured in " + empty + ", " + missing + " (no such file or directory): set KUBECONFIG to a file that has one, or give --kubeconfig"},
 		{"no such context", "", []string{"status", "--kubeconfig", nobody, "--context", "other"}, "other"},
 		{"not reachable", "the address and a remedy", []string{"status", "--kubeconfig", nobody}, "the API server http://127.0.0.1:1 is not reachable"},
 		{"a revision", "", []string{"rollout", "undo", "chat", "--to-revision", "-1", "--kubeconfig", nobody}, "--to-revision -1"},

@@ -3,6 +3,9 @@ package cluster
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -34,7 +37,7 @@ func Connect(loader clientcmd.ClientConfig) (*Cluster, error) {
 	config, err := loader.ClientConfig()
 	if err != nil {
 		if clientcmd.IsEmptyConfig(err) {
-			return nil, errors.New("no cluster is configured: set KUBECONFIG, or give --kubeconfig")
+			return nil, fmt.Errorf("no cluster is configured%s: set KUBECONFIG to a file that has one, or give --kubeconfig", looked(loader))
 		}
 		return nil, fmt.Errorf("find the cluster: %w: see kubectl config view", err)
 	}
@@ -43,6 +46,33 @@ func Connect(loader clientcmd.ClientConfig) (*Cluster, error) {
 		return nil, fmt.Errorf("find the namespace: %w: give --namespace", err)
 	}
 	return New(config, namespace)
+}
+
+// looked says in which files a loader found nothing, and which of them are not there.
+func looked(loader clientcmd.ClientConfig) string {
+	access := loader.ConfigAccess()
+	if access == nil {
+		return ""
+	}
+	var files []string
+	for _, file := range access.GetLoadingPrecedence() {
+		if _, err := os.Stat(file); err != nil {
+			file += " (" + reason(err) + ")"
+		}
+		files = append(files, file)
+	}
+	if len(files) == 0 {
+		return ""
+	}
+	return " in " + strings.Join(files, ", ")
+}
+
+// reason is why a file can't be read, without its name.
+func reason(err error) string {
+	if failed, ok := errors.AsType[*fs.PathError](err); ok {
+		err = failed.Err
+	}
+	return err.Error()
 }
 
 // New makes a Cluster of a configuration.
