@@ -8,7 +8,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
 
@@ -58,6 +60,47 @@ func TestDiagnosisQueries(t *testing.T) {
 				t.Errorf("%s: no answer to\n%s", name, q[1])
 			}
 		}
+	}
+}
+
+// TestDiagnosisShares: the first hits count, though their series of realtime_tokens_total begins with them.
+func TestDiagnosisShares(t *testing.T) {
+	const (
+		effective = "sglang:prefill_effective_tokens_total"
+		realtime  = "sglang:realtime_tokens_total"
+	)
+	begin := time.Unix(1_800_000_000, 0)
+	page := func(minute int, lines ...string) scrape {
+		return scrape{at: begin.Add(time.Duration(minute) * time.Minute), pages: map[string]string{"a": strings.Join(lines, "\n") + "\n"}}
+	}
+	var scrapes []scrape
+	for minute := range 10 {
+		if minute < 8 {
+			scrapes = append(scrapes, page(minute, effective+`{mode="input"} 0`, effective+`{mode="device_hit"} 0`))
+			continue
+		}
+		scrapes = append(scrapes, page(minute, effective+`{mode="input"} 2000`, effective+`{mode="device_hit"} 6000`,
+			realtime+`{mode="prefill_compute"} 2500`, realtime+`{mode="prefill_cache"} 7500`))
+	}
+	s := newStore(t, scrapes, asWritten, byAddress)
+	got := map[string]map[string]string{}
+	for _, q := range block.FindAllStringSubmatch(diagnosis(t), -1) {
+		if !strings.Contains(q[1], "prefill_effective_tokens_total") {
+			continue
+		}
+		name := "found"
+		if strings.Contains(q[1], "realtime_tokens_total") {
+			name = "repeated"
+		}
+		answer, err := s.last(t.Context(), q[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		got[name] = answer
+	}
+	want := map[string]map[string]string{"found": {`{instance="a"}`: "0.75"}, "repeated": {`{instance="a"}`: "0.2"}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("shares (-want +got):\n%s", diff)
 	}
 }
 
