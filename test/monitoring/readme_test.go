@@ -52,7 +52,7 @@ func TestReadmeCommands(t *testing.T) {
 	}
 	root, ports := t.TempDir(), harness.FreePorts(t, 2)
 	engine, server := fmt.Sprint(ports[0]), fmt.Sprint(ports[1])
-	replace := strings.NewReplacer("30000", engine, "9090", server, "/tmp/tiny", tiny, "/tmp/", root+"/")
+	replace := strings.NewReplacer("$(go run ./hack/tool path prometheus)", prometheus, "30000", engine, "9090", server, "/tmp/tiny", tiny, "/tmp/", root+"/")
 	for _, link := range []struct{ from, to string }{
 		{"bin/sluice-engine", programs.Engine}, {"path/prometheus", prometheus}, {"monitoring/grafana", "../../monitoring/grafana"},
 	} {
