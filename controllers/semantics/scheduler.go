@@ -163,5 +163,7 @@ func handoverNumbers() []Number {
 		counter("sglang:num_prefill_retries_total", "requests", prefill()),
 		counter("sglang:num_bootstrap_failed_reqs_total", "requests", pairing()),
 		counter("sglang:num_transfer_failed_reqs_total", "requests", pairing()),
+		process(counter("sluice_kv_sent_bytes_total", "bytes", prefill(), "outcome")),
+		process(counter("sluice_kv_received_bytes_total", "bytes", decode(), "outcome")),
 	}
 }

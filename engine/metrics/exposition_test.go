@@ -180,6 +180,10 @@ func fill(m *Scheduler, f *Front, form ledger.Form) {
 		}
 	}
 	m.KVTransfer(report.KVTransfer{TotalBytes: 34 << 20, LatencyNanos: 35 * ms, BootstrapNanos: 36 * ms, AllocNanos: 37 * ms})
+	for i, received := range []bool{false, true} {
+		m.KVMoved(report.KVMoved{Bytes: int64(201 + i), Received: received, Done: true})
+		m.KVMoved(report.KVMoved{Bytes: int64(203 + i), Received: received})
+	}
 	m.BootstrapFailed()
 	m.TransferFailed()
 	m.TransferFailed()

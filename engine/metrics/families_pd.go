@@ -20,7 +20,16 @@ var (
 	deferredReleases    = counter("sglang:decode_deferred_kv_release_total", "requests", "Ended requests whose pages a transfer kept, by why they were free in the end.", OnDecode, "outcome")
 	prefillRetries      = counter("sglang:num_prefill_retries_total", "requests", "Prompts that were computed again.", OnPrefill)
 	transferFailed      = counter("sglang:num_transfer_failed_reqs_total", "requests", "Requests whose KV transfer failed.", OnPrefill|OnDecode)
+
+	// Each rank counts its own part, whoever exports the rest: over a service, sent and done is what was received.
+	kvSent     = moved("sluice_kv_sent_bytes_total", "KV bytes of hand-overs that have ended on this prefill engine, by how.", OnPrefill)
+	kvReceived = moved("sluice_kv_received_bytes_total", "KV bytes of hand-overs that have ended on this decode engine, by how.", OnDecode)
 )
+
+// moved is a counter of the process: the parts of its ranks add up.
+func moved(name, help string, engines Engines) *Family {
+	return &Family{Name: name, Kind: Counter, Help: help, Unit: "bytes", Source: FromProcess, Labels: []string{"outcome"}, Engines: engines, SumOver: []string{"outcome"}}
+}
 
 // handoverFamilies are what a scheduler has that hands KV over or receives it.
 var handoverFamilies = []*Family{
@@ -41,4 +50,6 @@ var handoverFamilies = []*Family{
 	prefillRetries,
 	bootstrapFailed,
 	transferFailed,
+	kvSent,
+	kvReceived,
 }

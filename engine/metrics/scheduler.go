@@ -81,6 +81,7 @@ type Scheduler struct {
 	budget     *budget
 
 	laws
+	moves
 	said      report.Snapshot // the last one, from which the gauges read
 	gauges    []snapshotGauge
 	queues    []queueGauge
@@ -117,6 +118,7 @@ var _ report.Reporter = (*Scheduler)(nil)
 func NewScheduler(backend Backend, labels RankLabels, clock ledger.Clock) *Scheduler {
 	m := &Scheduler{
 		backend: backend, engineType: labels.EngineType, features: labels.Features, labels: labels.list(), laws: newLaws(backend),
+		moves:   newMoves(backend, labels.EngineType),
 		wall:    func() int64 { return clock.Wall(clock.Now()) },
 		budget:  newBudget(backend, labels.MaxValues),
 		stages:  make([]HistogramSeries, len(ledger.Stages())+1),

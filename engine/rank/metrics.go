@@ -63,7 +63,7 @@ func openMetrics(cfg Config, made runner.Info, clock ledger.Clock, log *slog.Log
 		s.spans = metrics.NewSpansLost(backend)
 	}
 	if !cfg.exports() {
-		s.to = metrics.NewBreaches(backend)
+		s.to = metrics.NewBreaches(backend, cfg.Disagg.Mode.EngineType())
 		return s, nil
 	}
 	s.to = metrics.NewScheduler(backend, metrics.RankLabels{

@@ -7,6 +7,7 @@ import (
 	"github.com/sluice-dev/sluice/engine/kvcache"
 	"github.com/sluice-dev/sluice/engine/ledger"
 	"github.com/sluice-dev/sluice/engine/request"
+	"github.com/sluice-dev/sluice/engine/scheduler/report"
 )
 
 // The books: sums that say the same twice, kept by different hands, and compared while the scheduler runs. See
@@ -167,6 +168,7 @@ func (s *Scheduler) auditPasses() error {
 func (s *Scheduler) closeBooks(q *sequence, f *request.Finish) {
 	r := q.timeline.Record()
 	r.Transfer = s.transferred(q)
+	s.tellMoved(q)
 	f.Timeline, f.QueueNanos = r, r.QueueNanos
 	f.ComputedTokens, f.ReprocessedTokens = q.book.computed, q.book.again
 	if err := r.Check(); err != nil {
@@ -199,8 +201,20 @@ func (s *Scheduler) transferred(q *sequence) *ledger.Transfer {
 	return t
 }
 
+// tellMoved reports the bytes of a hand-over that has ended on this rank, once.
+func (s *Scheduler) tellMoved(q *sequence) {
+	if q.hand == nil || q.hand.transfer == nil || q.hand.told {
+		return
+	}
+	q.hand.told = true
+	if stats := q.hand.transfer.Stats(); stats.TotalBytes > 0 {
+		s.deps.Reporter.KVMoved(report.KVMoved{Bytes: stats.TotalBytes, Received: q.receiving != nil, Done: q.hand.own() == disagg.Done})
+	}
+}
+
 // auditTransfer compares what both sides of a hand-over that is done say of its bytes.
 func (s *Scheduler) auditTransfer(q *sequence) {
+	s.tellMoved(q)
 	if q.hand == nil || q.hand.transfer == nil || q.hand.own() != disagg.Done {
 		return
 	}

@@ -246,6 +246,34 @@ func TestE5BreachesAreFound(t *testing.T) {
 	}
 }
 
+// TestE5SumsOverEngines: what has ended adds up over a pair: nothing is sent that was not received, and what was received is
+// accounted for by its sender, done or failed. Each hand-over is told once.
+func TestE5SumsOverEngines(t *testing.T) {
+	eachLife(t, func(*testing.T, *life) {}, func(t *testing.T, l *life) {
+		var sent, failed, received int64
+		for _, x := range l.sides {
+			if n := len(x.said.moved); n > len(l.reqs) || len(l.sides) == 1 && n > 0 {
+				t.Errorf("%s: %d hand-overs are told of %d requests", x.s.cfg.Role, n, len(l.reqs))
+			}
+			for _, m := range x.said.moved {
+				switch {
+				case m.Received != (x.s.cfg.Role == Decode) || m.Bytes <= 0:
+					t.Errorf("%s tells %+v", x.s.cfg.Role, m)
+				case m.Received && m.Done:
+					received += m.Bytes
+				case m.Done:
+					sent += m.Bytes
+				case !m.Received:
+					failed += m.Bytes
+				}
+			}
+		}
+		if sent > received || received > sent+failed {
+			t.Errorf("%d bytes sent, %d failed, %d received", sent, failed, received)
+		}
+	})
+}
+
 func TestAssertTimesNamesTheRequest(t *testing.T) {
 	clock := ledgertest.New()
 	cfg := testConfig(Unified, 1, 64)

@@ -333,6 +333,7 @@ type recorder struct {
 	retracted [3]int
 	realtime  [3]int
 	transfers []report.KVTransfer
+	moved     []report.KVMoved
 	failed    [2]int // bootstrap, transfer
 	constants []report.Constants
 	loop      report.LoopTime // the sum
@@ -384,6 +385,11 @@ func (r *recorder) QueueTime(_ int64, p report.Priority) {
 	defer r.mu.Unlock()
 	r.queue++
 	r.queueOf[p]++
+}
+func (r *recorder) KVMoved(m report.KVMoved) {
+	r.mu.Lock()
+	r.moved = append(r.moved, m)
+	r.mu.Unlock()
 }
 func (r *recorder) KVReleased(o report.ReleaseOutcome, _ int64) {
 	r.mu.Lock()

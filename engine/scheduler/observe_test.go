@@ -98,6 +98,11 @@ func TestTransferTimeIsOne(t *testing.T) {
 		if len(told) != 1 || told[0].LatencyNanos != want || told[0].TotalBytes != record.Transfer.OwnBytes {
 			t.Errorf("latency %d: the report is %+v, want %d", latency, told, want)
 		}
+		moved := [][]report.KVMoved{r.said[0].moved, r.said[1].moved}
+		bytes := record.Transfer.OwnBytes
+		if diff := cmp.Diff([][]report.KVMoved{{{Bytes: bytes, Done: true}}, {{Bytes: bytes, Received: true, Done: true}}}, moved); diff != "" {
+			t.Errorf("latency %d: bytes told (-want +got):\n%s", latency, diff)
+		}
 		if got := r.scheds[0].Load().Disaggregation.KVTransferLatencyMs; got != round(float64(want)/1e6, 2) {
 			t.Errorf("latency %d: the load says %v ms, want %d ns", latency, got, want)
 		}

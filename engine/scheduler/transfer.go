@@ -94,6 +94,7 @@ type handoff struct {
 	settled   bool         // the state is terminal on every rank, so no peer touches the pages any more
 	failure   error        // why, when agreed is Failed
 	bootstrap bool         // it failed before the peers had met
+	told      bool         // its bytes were reported
 }
 
 // own gives the state of this rank's part.

@@ -36,6 +36,14 @@ func handoverPanels(q *queries) []panel {
 			targets: []target{{q.grown("rate", "sglang:kv_transfer_total_mb", "_sum", replica, nil), legend}},
 		},
 		{
+			title: "Bytes of Ended Hand-overs", unit: "binBps", empty: noTransfer,
+			help: "KV bytes per second of hand-overs that have ended, by how: sent and done is what decode engines received. Failed ones were sent for nothing.",
+			targets: []target{
+				{q.rate("sluice_kv_sent_bytes_total", []string{"outcome"}), "sent {{outcome}}"},
+				{q.rate("sluice_kv_received_bytes_total", []string{"outcome"}), "received {{outcome}}"},
+			},
+		},
+		{
 			title: "KV of a Request", unit: mebibytes, empty: noTransfer, help: "Bytes of one KV transfer.", targets: quantiles(q, "sglang:kv_transfer_total_mb"),
 		},
 		{

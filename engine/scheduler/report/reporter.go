@@ -15,6 +15,10 @@ type Reporter interface {
 	StageTime(stage ledger.Stage, nanos int64)
 	// KVTransfer gets a hand-over that is done on a prefill engine, or that got its pages on a decode engine.
 	KVTransfer(t KVTransfer)
+
+	// KVMoved gets the KV bytes of a hand-over that has ended on this rank, once. Every rank tells its own: their sum over the
+	// prefill engines of a service is that over its decode engines.
+	KVMoved(m KVMoved)
 	// KVReleased gets an ended request's pages of a decode rank, which a transfer kept from being free for so long.
 	KVReleased(outcome ReleaseOutcome, nanos int64)
 	// BootstrapFailed and TransferFailed count requests that ended so.
@@ -65,6 +69,13 @@ type KVTransfer struct {
 	LatencyNanos   int64 // with pages on their way and until the last was acknowledged
 	BootstrapNanos int64 // until the peers had met
 	AllocNanos     int64 // from then until the decode engine had pages
+}
+
+// KVMoved is what a rank sent or received in one hand-over.
+type KVMoved struct {
+	Bytes    int64 // of KV pages, without framing
+	Received bool  // on a decode engine; otherwise sent, on a prefill engine
+	Done     bool  // the receiver has everything; the sender knows it. Otherwise the hand-over failed or was aborted
 }
 
 // ReleaseOutcome is why pages that a transfer kept were free in the end.

@@ -13,6 +13,7 @@ func (silent) LoopTime(LoopTime)                {}
 func (silent) QueueTime(int64, Priority)        {}
 func (silent) StageTime(ledger.Stage, int64)    {}
 func (silent) KVTransfer(KVTransfer)            {}
+func (silent) KVMoved(KVMoved)                  {}
 func (silent) KVReleased(ReleaseOutcome, int64) {}
 func (silent) BootstrapFailed()                 {}
 func (silent) TransferFailed()                  {}
