@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/sluice-dev/sluice/api/v1alpha1"
@@ -151,12 +152,18 @@ func (r *Reconciler) patch(ctx context.Context, before, pod *corev1.Pod) error {
 	return r.Client.Patch(ctx, pod, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 }
 
+// scaledObject gives the ScaledObject that the pool should have; nil: none, or none can be made, which step.noScaler tells.
+func (r *Reconciler) scaledObject(step *step) *unstructured.Unstructured {
+	want, err := autoscaling.BuildScaledObject(step.pool, r.PrometheusURL)
+	step.noScaler = err
+	return want
+}
+
 // applyScaledObject makes or removes KEDA's ScaledObject.
 func (r *Reconciler) applyScaledObject(ctx context.Context, step *step) error {
-	want, err := autoscaling.BuildScaledObject(step.pool, r.PrometheusURL)
-	if err != nil {
-		step.noScaler = err // for a person to mend; trying again would not
-		return nil
+	want := r.scaledObject(step)
+	if step.noScaler != nil {
+		return nil // for a person to mend; trying again would not
 	}
 	if want == nil {
 		_, err := r.Scalers.Remove(ctx, ScaledObjects, client.ObjectKeyFromObject(step.pool), plan.OwnedByPool(step.pool)[0])

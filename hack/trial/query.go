@@ -58,7 +58,7 @@ func parseVector(body []byte) ([]Series, error) {
 		return nil, fmt.Errorf("the answer is not Prometheus': %w", err)
 	}
 	if answer.Status != "success" {
-		return nil, fmt.Errorf("Prometheus says %s: %s", answer.Status, answer.Error)
+		return nil, fmt.Errorf("the answer is %s: %s", answer.Status, answer.Error)
 	}
 	if answer.Data.ResultType != "vector" {
 		return nil, fmt.Errorf("the answer is a %s, want a vector", answer.Data.ResultType)
