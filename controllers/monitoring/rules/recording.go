@@ -18,8 +18,8 @@ var queues = []struct{ queue, family string }{
 	{"transfer", "sglang:num_decode_transfer_queue_reqs"},
 }
 
-// slots are the states of a KV slot, by the value of the label state.
-var slots = []struct{ state, family string }{
+// held are the states of tokens of KV, by the value of the label state, with the families that count them.
+var held = []struct{ state, family string }{
 	{"capacity", "sglang:max_total_num_tokens"},
 	{"available", "sglang:kv_available_tokens"},
 	{"evictable", "sglang:kv_evictable_tokens"},
@@ -43,8 +43,8 @@ func recordings(s *scope) []recording {
 	for _, q := range queues {
 		list = append(list, recording{name: poolQueued, labels: map[string]string{"queue": q.queue}, expr: s.sum(q.family, byPool), help: "requests that wait, by queue"})
 	}
-	for _, k := range slots {
-		list = append(list, recording{name: poolKV, labels: map[string]string{"state": k.state}, expr: s.sum(k.family, byPool), help: "KV slots of the full-attention pools, by state"})
+	for _, k := range held {
+		list = append(list, recording{name: poolKV, labels: map[string]string{"state": k.state}, expr: s.sum(k.family, byPool), help: "tokens of KV of the full-attention pools, by state"})
 	}
 	outcomes := append([]string{"outcome"}, byPool...)
 	modes := append([]string{"mode"}, byPool...)

@@ -342,6 +342,37 @@ func TestPage(t *testing.T) {
 	}
 }
 
+// TestWords: what alerts and recorded series say, and the page about them, has the words of metrics and dashboards, and no
+// others for the same: memory is counted in tokens, and what loses its place is retracted.
+func TestWords(t *testing.T) {
+	other := regexp.MustCompile(`(?i)\b(slots?|handshakes?|shaken|preempt(ed|ion)s?|blocks?|time to first byte)\b`)
+	page, err := os.ReadFile("../../../docs/alerts.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	texts := map[string]string{"docs/alerts.md": string(page)}
+	s := &scope{}
+	slos, err := objectives(pair())
+	if err != nil {
+		t.Fatal(err)
+	}
+	alerting, recorded := alerts(s, pair()), recordings(s)
+	for _, o := range slos {
+		alerting, recorded = append(alerting, sloAlerts(s, o)...), append(recorded, sloRecordings(s, o)...)
+	}
+	for _, a := range alerting {
+		texts[a.name] = a.summary + "\n" + a.description + "\n" + a.help
+	}
+	for _, r := range recorded {
+		texts[r.name] = r.help
+	}
+	for name, text := range texts {
+		if said := other.FindString(text); said != "" {
+			t.Errorf("%s says %q", name, said)
+		}
+	}
+}
+
 func TestSnap(t *testing.T) {
 	bounds := []float64{0.1, 0.2, 0.4, 1}
 	for _, tc := range []struct {
