@@ -199,9 +199,17 @@ func TestDiagnosisNames(t *testing.T) {
 	}
 }
 
-// TestLinks: the links of the bundle's pages lead to files, and to headings of them.
+// TestLinks: the links of all pages lead to files, and to headings of them.
 func TestLinks(t *testing.T) {
-	for _, page := range []string{"../../docs/diagnosis.md", "../../docs/metrics.md", "../../docs/stages.md", "../../monitoring/README.md", "../../docs/alerts.md", "../../docs/dashboards.md"} {
+	pages := []string{"../../README.md", "../../monitoring/README.md"}
+	for _, pattern := range []string{"../../docs/*.md", "../../docs/*/*.md"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil || len(found) == 0 {
+			t.Fatalf("%s has no pages: %v", pattern, err)
+		}
+		pages = append(pages, found...)
+	}
+	for _, page := range pages {
 		text := read(t, page)
 		for _, l := range link.FindAllStringSubmatch(block.ReplaceAllString(text, ""), -1) {
 			file, fragment, _ := strings.Cut(l[1], "#")
@@ -235,7 +243,7 @@ func anchor(heading string) string {
 		switch {
 		case r == ' ':
 			b.WriteByte('-')
-		case r == '-' || r >= 'a' && r <= 'z' || r >= '0' && r <= '9':
+		case r == '-' || r == '_' || r >= 'a' && r <= 'z' || r >= '0' && r <= '9':
 			b.WriteRune(r)
 		}
 	}
