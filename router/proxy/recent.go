@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"strconv"
@@ -374,7 +373,7 @@ func (p *Proxy) debugRequests(w http.ResponseWriter, r *http.Request) {
 	case format == "text":
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		if len(views) == 0 {
-			io.WriteString(w, "no request that is remembered is as the query asks\n")
+			w.Write([]byte("no request that is remembered is as the query asks\n"))
 		}
 		for i := range views {
 			w.Write([]byte(views[i].String()))
