@@ -162,7 +162,7 @@ type Config struct {
 	HandshakeTimeout time.Duration // of one connection, from accept or dial to the proofs; 5 s
 	RouteTimeout     time.Duration // decode: asking the bootstrap server, retries included; 3 s
 
-	MaxHandshakes int // prefill: connections that have not proved the secret yet; the oldest gives way; 64
+	MaxHandshakes int // prefill: connections that have not proved the secret yet; the oldest gives way, and comes again; 1024
 	MaxParked     int // prefill: authenticated decode ranks whose room is not open yet; 1024
 
 	// Wake is called, from any goroutine, after a session's state has changed. It must not block. Nil: nothing.
@@ -180,7 +180,7 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.IdleTimeout, 30*time.Second)
 	setDefault(&c.HandshakeTimeout, 5*time.Second)
 	setDefault(&c.RouteTimeout, 3*time.Second)
-	setDefault(&c.MaxHandshakes, 64)
+	setDefault(&c.MaxHandshakes, 1024)
 	setDefault(&c.MaxParked, 1024)
 	setDefault(&c.DPSize, 1)
 	if c.Place == (parallel.Place{}) {

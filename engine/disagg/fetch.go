@@ -103,7 +103,21 @@ func (f *fetch) visit(ctx context.Context, why *fault) {
 }
 
 // greet dials the rank and shakes hands. With an error the link, if there is one, is good for a farewell.
-func (f *fetch) greet(ctx context.Context) (*link, error) {
+//
+// A busy rank closes the handshakes that it has no place for, without a word; then greet comes again, until ctx ends. A rank
+// that says why it refuses, or that is gone, is not asked again.
+func (f *fetch) greet(ctx context.Context) (l *link, err error) {
+	err = retry(ctx, 10*time.Millisecond, time.Second, wasClosed, func() (err error) {
+		if l != nil {
+			l.close()
+		}
+		l, err = f.greetOnce(ctx)
+		return err
+	})
+	return l, err
+}
+
+func (f *fetch) greetOnce(ctx context.Context) (*link, error) {
 	addr := net.JoinHostPort(f.route.RankIP, strconv.Itoa(f.route.RankPort))
 	f.setPeer(addr)
 	conn, err := f.d.dialer.DialContext(ctx, "tcp", addr)

@@ -148,8 +148,9 @@ func (l *link) expect(typ frameType, deadline time.Time) ([]byte, error) {
 }
 
 // greetDecode is the prefill rank's half. It returns what the decode rank wants, authenticated; the layout is not
-// compared yet. Anything wrong was not said by a holder of the secret, or is a version mismatch.
-func (l *link) greetDecode(secret []byte, incarnation string, deadline time.Time) (join, error) {
+// compared yet. Anything wrong was not said by a holder of the secret, or is a version mismatch. proved is called before the
+// decode rank hears that it is accepted: until then it may be cut off and comes again.
+func (l *link) greetDecode(secret []byte, incarnation string, deadline time.Time, proved func()) (join, error) {
 	raw, err := l.expect(frameHello, deadline)
 	if err != nil {
 		return join{}, err
@@ -187,6 +188,7 @@ func (l *link) greetDecode(secret []byte, incarnation string, deadline time.Time
 	if err := parseMessage(frameJoin, joinRaw, &j); err != nil {
 		return join{}, err
 	}
+	proved()
 	return j, l.write(control(frameProof, peer.Proof(secret, label+"prefill", helloRaw, challengeRaw, joinRaw)))
 }
 

@@ -520,7 +520,7 @@ func TestHostilePrefill(t *testing.T) {
 			}
 			l := newLink(conn, patience)
 			defer l.close()
-			if _, err := l.greetDecode([]byte("s3cret"), "x", time.Time{}); err != nil {
+			if _, err := l.greetDecode([]byte("s3cret"), "x", time.Time{}, func() {}); err != nil {
 				t.Fatal(err)
 			}
 			l.write(control(frameAccept, nil))
@@ -659,6 +659,75 @@ func TestStrangers(t *testing.T) {
 			waitFor(t, "the end", s.Settled())
 		})
 	}
+}
+
+// TestHandshakeBurst lets more decode ranks come at once than there are places for handshakes, among strangers that say
+// nothing: those whose handshake gave way come again until all have met.
+func TestHandshakeBurst(t *testing.T) {
+	p := newPair(t, pairOptions{prefill: func(c *Config) { c.MaxHandshakes = 2; c.HandshakeTimeout = time.Hour }})
+	for range 20 {
+		c, err := net.Dial("tcp", p.prefill.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	var all sync.WaitGroup
+	for room := range int64(40) {
+		all.Go(func() {
+			s, err := p.prefill.Open(room, 9)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			r, err := p.decode.Open(p.bootstrap(room), 9)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			p.transfer(s, r, seq(int(room)*3, 3), seq(1000+int(room)*3, 3), First{Token: int32(room)})
+		})
+	}
+	all.Wait()
+}
+
+// TestGreetAgain cuts the first connections of a decode rank off before and after the challenge, as a busy prefill rank may.
+func TestGreetAgain(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	p := newPair(t, pairOptions{})
+	r, err := p.decode.Open(register(t, ln.Addr(), "busy"), 9)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 4 {
+		c, err := ln.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := newLink(c, patience)
+		switch i {
+		case 0, 2: // nothing was read: the decode rank sees a reset, or the end
+		case 1:
+			if _, err := l.expect(frameHello, time.Time{}); err != nil {
+				t.Fatal(err)
+			}
+			l.write(control(frameChallenge, mustJSON(challenge{protocolVersion, peer.Nonce(), "busy", true})))
+			if _, err := l.expect(frameJoin, time.Time{}); err != nil {
+				t.Fatal(err)
+			}
+		case 3: // and now a word, which is final
+			if _, err := l.expect(frameHello, time.Time{}); err != nil {
+				t.Fatal(err)
+			}
+			l.farewell(faultf(ReasonOverload, "no more"))
+		}
+		l.close()
+	}
+	p.failed(r, Bootstrapping, ReasonOverload, "no more")
 }
 
 // TestReflection lets an impostor without the secret dial back into the decode rank's own handshake: it replays the

@@ -9,6 +9,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -17,6 +18,14 @@ const (
 	smallBuffer     = maxControlBytes + headerBytes
 	pageBuffer      = 128 << 10 // read buffer while pages arrive; larger when one page frame is larger
 )
+
+// errClosed is how a connection ends whose other side closed it.
+var errClosed = errors.New("the peer closed the connection")
+
+// wasClosed reports whether err says that the other side closed the connection, without a word about why.
+func wasClosed(err error) bool {
+	return errors.Is(err, errClosed) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
 
 // link is one TCP connection that carries frames. One goroutine reads; any may write.
 type link struct {
@@ -203,7 +212,7 @@ func (l *link) readFault(err error, have int) error {
 	}
 	switch {
 	case errors.Is(err, io.EOF):
-		return faultf(ReasonPeerDied, "the peer closed the connection%s", part)
+		return &fault{reason: ReasonPeerDied, err: fmt.Errorf("%w%s", errClosed, part)}
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return &fault{reason: ReasonPeerDied, err: fmt.Errorf("no sign of life of the peer for %v%s: %w", l.idle, part, err)}
 	default:

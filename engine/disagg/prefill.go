@@ -268,7 +268,8 @@ func (p *Prefill) accept() {
 	}
 }
 
-// admit makes room for one more handshake: the oldest gives way, because an honest one takes milliseconds.
+// admit makes room for one more handshake: the oldest gives way. An honest one takes milliseconds, or comes
+// again: see fetch.greet.
 func (p *Prefill) admit(l *link) (admitted bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -321,7 +322,7 @@ func (p *Prefill) serve(l *link) {
 		l.farewell(&fault{reason: ReasonAuth, err: errNoSecret})
 		return
 	}
-	j, err := l.greetDecode(p.cfg.Secret, p.incarnation, time.Now().Add(p.cfg.HandshakeTimeout))
+	j, err := l.greetDecode(p.cfg.Secret, p.incarnation, time.Now().Add(p.cfg.HandshakeTimeout), func() { p.proved(l) })
 	p.proved(l)
 	if err != nil {
 		p.refuse(l.peer(), 0, err)
