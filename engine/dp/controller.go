@@ -312,9 +312,13 @@ func (c *Controller) CloseSession(ctx context.Context, id string) error {
 	return c.name(home, c.ranks[home].CloseSession(ctx, id))
 }
 
-// StartProfile implements rank.Client. After an error some DP ranks may record.
+// StartProfile implements rank.Client. After an error no DP rank records that did not before.
 func (c *Controller) StartProfile(ctx context.Context, o profile.Options) error {
-	return c.each(func(_ int, r rank.Client) error { return r.StartProfile(ctx, o) })
+	return profile.Several{
+		Num:   len(c.ranks),
+		Begin: func(ctx context.Context, i int) error { return c.name(i, c.ranks[i].StartProfile(ctx, o)) },
+		End:   func(ctx context.Context, i int) ([]string, error) { return c.ranks[i].StopProfile(ctx) },
+	}.Start(ctx)
 }
 
 // StopProfile implements rank.Client.

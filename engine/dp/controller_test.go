@@ -155,6 +155,19 @@ func TestControlReachesAll(t *testing.T) {
 	}
 }
 
+// TestProfileOfAllOrNone: when a DP rank does not begin to record, those that did are stopped, and it is not.
+func TestProfileOfAllOrNone(t *testing.T) {
+	c, fakes := newBench(t, 3, RoundRobin)
+	fakes[1].refusal = profile.ErrRunning
+	if err := c.StartProfile(t.Context(), profile.Options{Name: "p"}); !errors.Is(err, profile.ErrRunning) || err.Error() != "DP rank 1: "+profile.ErrRunning.Error() {
+		t.Errorf("start gives %v", err)
+	}
+	both, refused := []string{"profile p", "stop profile"}, []string{"profile p"}
+	if diff := cmp.Diff([][]string{both, refused, both}, [][]string{fakes[0].asked(), fakes[1].asked(), fakes[2].asked()}); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 // TestTimelinesOfAll: every DP rank is asked, and what those say that answer is there.
 func TestTimelinesOfAll(t *testing.T) {
 	c, fakes := newBench(t, 2, RoundRobin)

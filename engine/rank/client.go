@@ -37,8 +37,8 @@ type Client interface {
 	OpenSession(ctx context.Context, s request.Session) error
 	// CloseSession closes a session, ends its turn if one runs and frees what it holds; an error when there is none.
 	CloseSession(ctx context.Context, id string) error
-	// StartProfile begins to record profiles of every process of the rank's; an error when one records already. With steps each
-	// counts its own.
+	// StartProfile begins to record profiles of every process of the rank's; an error when one records already, and then the
+	// others record no more than before. With steps each counts its own.
 	StartProfile(ctx context.Context, o profile.Options) error
 	// StopProfile ends the recording, if it has not ended by itself, and gives its files, also those of the processes that could
 	// write theirs when others could not.

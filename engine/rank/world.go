@@ -172,9 +172,13 @@ func (w *World) each(f func(i int, p *Process) error) error {
 	return errors.Join(errs...)
 }
 
-// StartProfile implements Client.
+// StartProfile implements Client. After an error no rank records that did not before.
 func (w *World) StartProfile(ctx context.Context, o profile.Options) error {
-	return w.each(func(_ int, p *Process) error { return p.StartProfile(ctx, o) })
+	return profile.Several{
+		Num:   len(w.ranks),
+		Begin: func(ctx context.Context, i int) error { return w.ranks[i].StartProfile(ctx, o) },
+		End:   func(ctx context.Context, i int) ([]string, error) { return w.ranks[i].StopProfile(ctx) },
+	}.Start(ctx)
 }
 
 // StopProfile implements Client.

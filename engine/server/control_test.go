@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/sluice-dev/sluice/engine/profile"
 	"github.com/sluice-dev/sluice/engine/rank"
 	"github.com/sluice-dev/sluice/engine/request"
 )
@@ -124,6 +125,25 @@ func TestLostControl(t *testing.T) {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestRefusedRecording: what the ranks record for somebody else goes on when they don't begin another recording, and of that
+// nothing stays.
+func TestRefusedRecording(t *testing.T) {
+	b := newBench(t, func(c *Config, r *scriptedRank) { c.ProfilerDir, r.denial = t.TempDir(), profile.ErrRunning })
+	if r := b.call(http.MethodPost, "/start_profile", `{"profile_id":"p"}`); r.Code != http.StatusBadRequest {
+		t.Errorf("status %d: %s", r.Code, r.Body)
+	}
+	want := "start profile {Dir:" + b.cfg.ProfilerDir + " Name:p CPU:true Memory:true FromStep:0 Steps:0}"
+	if diff := cmp.Diff([]string{want}, b.rank.calls); diff != "" {
+		t.Errorf("the ranks are asked (-want +got):\n%s", diff)
+	}
+	if left, err := filepath.Glob(filepath.Join(b.cfg.ProfilerDir, "*")); len(left) > 0 || err != nil {
+		t.Errorf("files %v, %v", left, err)
+	}
+	if _, err := b.profiles.Stop(); !errors.Is(err, profile.ErrIdle) {
+		t.Errorf("this process records on: %v", err)
 	}
 }
 

@@ -90,12 +90,9 @@ func (s *Server) record(ctx context.Context, e *engine, o profile.Options) error
 		return err
 	}
 	err := e.rank.StartProfile(ctx, o)
-	if err == nil {
-		return nil
-	}
-	files, _ := s.stopRecording(context.WithoutCancel(ctx), e) // what has begun; the first error is the one to tell
-	for _, file := range files {
-		_ = os.Remove(file)
+	if err != nil { // the ranks have undone theirs
+		files, _ := s.profiles.Stop() // the first error is the one to tell
+		profile.Discard(files)
 	}
 	return err
 }
