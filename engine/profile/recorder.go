@@ -44,6 +44,8 @@ func CheckName(name string) error {
 var (
 	// ErrRunning: a recording has begun and was not stopped.
 	ErrRunning = errors.New("a profile is being recorded: stop it first")
+	// ErrClosed: the process is ending.
+	ErrClosed = errors.New("the process is ending: nothing is recorded any more")
 	// ErrIdle: there is no recording to stop.
 	ErrIdle = errors.New("no profile is being recorded: start one first")
 )
@@ -58,6 +60,7 @@ type Recorder struct {
 	mu      sync.Mutex
 	running *recording // nil: none
 	ended   *result    // of the last recording, if that ended by itself and nobody has asked since
+	closed  bool       // Close was called
 }
 
 // recording is one that was started and has not ended.
@@ -84,7 +87,10 @@ func NewRecorder(process string, log *slog.Logger) *Recorder {
 func (r *Recorder) Start(steps Steps, o Options) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.running != nil {
+	switch {
+	case r.closed:
+		return ErrClosed
+	case r.running != nil:
 		return ErrRunning
 	}
 	if err := CheckName(o.Name); err != nil {
@@ -179,8 +185,11 @@ func (r *Recorder) Stop() (files []string, err error) {
 	}
 }
 
-// Close ends what is being recorded and waits until nobody counts steps any more. Start must not follow.
+// Close ends what is being recorded and waits until nobody counts steps any more. Start then gives ErrClosed.
 func (r *Recorder) Close() {
+	r.mu.Lock()
+	r.closed = true
+	r.mu.Unlock()
 	if _, err := r.Stop(); err != nil && !errors.Is(err, ErrIdle) {
 		r.log.Error("a profile did not end in order", "err", err)
 	}

@@ -106,6 +106,9 @@ func TestRecordingOfSteps(t *testing.T) {
 				t.Errorf("the next one does not begin: %v", err)
 			}
 			r.Close()
+			if err := r.Start(nil, Options{Dir: dir, Name: "d", CPU: true}); !errors.Is(err, ErrClosed) {
+				t.Errorf("start after the end: %v", err)
+			}
 		})
 	}
 }

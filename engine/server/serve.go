@@ -129,8 +129,10 @@ func Serve(ctx context.Context, cfg Config, run Runtime) (err error) {
 	case <-client.Done():
 		return s.mourn(client, api)
 	case err := <-api.failed:
+		s.profiles.Close()
 		return errors.Join(err, closeRank(context.Background(), client))
 	case err := <-bootstrap.failed:
+		s.profiles.Close()
 		return errors.Join(err, closeRank(context.Background(), client))
 	}
 }
@@ -266,6 +268,7 @@ func (s *Server) drain(client rank.Client, api *listener) error {
 		return s.mourn(client, api)
 	}
 	api.shutdown(end)
+	s.profiles.Close() // before the steps end that it may go by
 	if err := closeRank(end, client); err != nil {
 		return err
 	}
@@ -297,6 +300,7 @@ func (s *Server) mourn(client rank.Client, api *listener) error {
 		s.log.Warn("clients did not take their errors in time", "grace", deathGrace)
 	}
 	api.shutdown(context.Background())
+	s.profiles.Close()
 	if err := client.Err(); err != nil {
 		return err
 	}

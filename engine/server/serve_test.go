@@ -1,18 +1,23 @@
 package server
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
 	"errors"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/sluice-dev/sluice/engine/metrics"
 	"github.com/sluice-dev/sluice/engine/model"
+	"github.com/sluice-dev/sluice/engine/profile"
 	"github.com/sluice-dev/sluice/engine/rank"
 	"github.com/sluice-dev/sluice/engine/tokenizer"
 )
@@ -49,6 +54,12 @@ func serve(t *testing.T, change func(*Config)) *run {
 // serveWith is serve with series that are made elsewhere.
 func serveWith(t *testing.T, change func(*Config), backends map[metrics.Source]metrics.Backend) *run {
 	t.Helper()
+	return serveRank(t, change, backends, func(c rank.Client) rank.Client { return c })
+}
+
+// serveRank is serveWith with a rank that the test has changed.
+func serveRank(t *testing.T, change func(*Config), backends map[metrics.Source]metrics.Backend, wrap func(rank.Client) rank.Client) *run {
+	t.Helper()
 	cfg := Default()
 	cfg.ModelPath, cfg.ServedModelName, cfg.Port, cfg.BootstrapPort = seededModel(t), "tiny", 0, 0
 	cfg.DrainAccept, cfg.EnableMetrics, cfg.MetricsDir = 0, true, t.TempDir()
@@ -65,6 +76,9 @@ func serveWith(t *testing.T, change func(*Config), backends map[metrics.Source]m
 			Listening: func(api, _ net.Addr) { listening <- api },
 			StartRank: func(ctx context.Context, c rank.Config) (rank.Client, error) {
 				client, err := rank.StartInProcess(ctx, c)
+				if err == nil {
+					client = wrap(client)
+				}
 				started <- client
 				return client, err
 			},
@@ -125,6 +139,47 @@ func TestServe(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// elsewhere is a rank of this process that says it is another's, so that this one has a recorder of its own.
+type elsewhere struct{ rank.Client }
+
+func (e elsewhere) Info() rank.Info {
+	info := e.Client.Info()
+	info.PID++
+	return info
+}
+func (elsewhere) StartProfile(context.Context, profile.Options) error     { return nil }
+func (elsewhere) StopProfile(context.Context) (files []string, err error) { return nil, nil }
+
+// TestServeEndsRecording: what the API process records when the replica ends is a whole profile, and nobody counts steps then.
+func TestServeEndsRecording(t *testing.T) {
+	dir := t.TempDir()
+	r := serveRank(t, func(c *Config) { c.ProfilerDir = dir }, nil, func(c rank.Client) rank.Client { return elsewhere{c} })
+	if status, body := r.ask(t, http.MethodPost, "/start_profile", `{"profile_id":"p","num_steps":1000000}`); status != http.StatusOK {
+		t.Fatalf("status %d: %s", status, body)
+	}
+	r.stop()
+	if err := <-r.ended; err != nil {
+		t.Error(err)
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "p-api-*.pprof"))
+	if len(files) != 2 || err != nil { // of the processor and of the heap
+		t.Fatalf("files %v, %v", files, err)
+	}
+	for _, path := range files {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		unzipped, err := gzip.NewReader(bytes.NewReader(data))
+		if err == nil {
+			_, err = io.Copy(io.Discard, unzipped)
+		}
+		if err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
 	}
 }
 
