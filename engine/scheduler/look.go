@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"slices"
 
 	"github.com/sluice-dev/sluice/engine/ledger"
 )
@@ -28,6 +29,7 @@ func (s *Scheduler) Timelines(ctx context.Context, rids []string) (map[string]*l
 		}
 		return found, nil
 	case <-ctx.Done():
+		s.inbox.unlook(reply)
 		return nil, ctx.Err()
 	}
 }
@@ -43,6 +45,13 @@ func (b *inbox) look(l look) bool {
 	b.mu.Unlock()
 	b.signal()
 	return true
+}
+
+// unlook takes a question back that nobody waits for any more, unless it was answered. While no step ends, as many wait as callers do.
+func (b *inbox) unlook(reply chan<- map[string]*ledger.Record) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.looks = slices.DeleteFunc(b.looks, func(l look) bool { return l.reply == reply })
 }
 
 // takeLooks gives the questions that wait.

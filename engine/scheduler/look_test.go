@@ -101,6 +101,36 @@ func TestTimelines(t *testing.T) {
 	}
 }
 
+// TestTimelinesTakenBack: while no step ends, a question whose caller has gone isn't kept, and those of others are.
+func TestTimelinesTakenBack(t *testing.T) {
+	s, err := New(testConfig(Unified, 4, 100), Deps{
+		Executor: newTape(4), Clock: ledgertest.New(), Reporter: newRecorder(), Decoder: letters{}, Log: quiet(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin(t, s)
+	found := make(chan map[string]*ledger.Record, 1)
+	s.inbox.look(look{rids: []string{"a"}, reply: found})
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 3 {
+		if _, err := s.Timelines(gone, []string{"a", "b"}); !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+	}
+	if n := len(s.inbox.looks); n != 1 {
+		t.Errorf("%d questions wait, want the one that somebody waits for", n)
+	}
+	if _, err := s.turn(); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-found; got == nil || len(got) != 0 {
+		t.Errorf("the answer is %v", got)
+	}
+	s.endAll(request.OutcomeAbortedOperator, "the test is over")
+}
+
 // TestAwaitStep: who waits for steps, many at the same time, goes on as soon as the step is over and not before, and hears of the
 // scheduler's end.
 func TestAwaitStep(t *testing.T) {
