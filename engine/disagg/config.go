@@ -165,6 +165,10 @@ type Config struct {
 	MaxHandshakes int // prefill: connections that have not proved the secret yet; the oldest gives way, and comes again; 1024
 	MaxParked     int // prefill: authenticated decode ranks whose room is not open yet; 1024
 
+	// MaxFarewells is how many aborted rooms' peers are told at the same time that nobody comes, each for at most RouteTimeout +
+	// HandshakeTimeout. The peers of further ones are not told and wait for their BootstrapTimeout. Decode only; 64.
+	MaxFarewells int
+
 	// Wake is called, from any goroutine, after a session's state has changed. It must not block. Nil: nothing.
 	Wake func()
 	// Now gives monotonic nanoseconds for TransferStats. Nil: the system's monotonic clock.
@@ -182,6 +186,7 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.RouteTimeout, 3*time.Second)
 	setDefault(&c.MaxHandshakes, 1024)
 	setDefault(&c.MaxParked, 1024)
+	setDefault(&c.MaxFarewells, 64)
 	setDefault(&c.DPSize, 1)
 	if c.Place == (parallel.Place{}) {
 		c.Place = parallel.Alone()

@@ -28,6 +28,7 @@ type Decode struct {
 
 	leaving context.Context // of the visits of decode ranks that come only to say that they won't come
 	stay    context.CancelFunc
+	visits  chan struct{} // has one for each room whose peers are told so; capacity cfg.MaxFarewells
 
 	mu     sync.Mutex
 	closed bool
@@ -50,6 +51,7 @@ func NewDecode(cfg Config, layout Layout, pages Pages) (*Decode, error) {
 			Transport:     &http.Transport{MaxIdleConnsPerHost: 8, IdleConnTimeout: cfg.IdleTimeout},
 		},
 		dialer: net.Dialer{Timeout: cfg.HandshakeTimeout, KeepAliveConfig: keepAlive},
+		visits: make(chan struct{}, cfg.MaxFarewells),
 		live:   map[*Receiver]struct{}{},
 	}
 	d.leaving, d.stay = context.WithCancel(context.Background())

@@ -144,12 +144,19 @@ func (r *Receiver) fetchesFrom(replica replicaRoute) []*fetch {
 }
 
 // takeLeave tells the peers that the hand-over was aborted before they had met, so that they do not wait until their time-out.
-// The hand-over is over by then.
+// The hand-over is over by then. Requests that are refused come here faster than peers that don't answer give up, so what exceeds
+// MaxFarewells is left to that time-out.
 func (r *Receiver) takeLeave() {
 	r.mu.Lock()
 	failed, fetches := r.err, r.fetches
 	r.mu.Unlock()
 	if failed == nil || failed.Reason != ReasonAborted {
+		return
+	}
+	select {
+	case r.d.visits <- struct{}{}:
+		defer func() { <-r.d.visits }()
+	default:
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.d.leaving, r.cfg.RouteTimeout+r.cfg.HandshakeTimeout)
