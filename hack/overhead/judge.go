@@ -95,8 +95,8 @@ func (i interval) String() string {
 const (
 	// resamples of a bootstrap, enough for its 20 outermost to be steady.
 	resamples = 4000
-	// tail is what each bound leaves outside.
-	tail = 0.01
+	// tail is what each bound of a measure leaves outside: half of 0.01, since either of two measures may decide.
+	tail = 0.005
 )
 
 // estimate gives the ratio of a measure over all generations, with bounds from so many draws.
@@ -184,7 +184,7 @@ func together(found [measures]interval, bound float64) verdict {
 
 func (f finding) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "after %d generations, off ÷ on with one-sided bounds of %.0f %% each:\n", f.generations, 100*(1-tail))
+	fmt.Fprintf(&b, "after %d generations, off ÷ on with one-sided bounds of %.4g %% each:\n", f.generations, 100*(1-tail))
 	for m := range measureOf(measures) {
 		fmt.Fprintf(&b, "  %-15s %s: %v %s\n", m.String()+":", f.found[m], f.bound, f.found[m].verdict(f.bound))
 		fmt.Fprintf(&b, "  %-15s %s\n", "  off ÷ off:", f.control[m])

@@ -130,6 +130,7 @@ func TestLooks(t *testing.T) {
 		first, most int
 		want        []int
 	}{
+		{16, 32, []int{16, 24, 32}},
 		{8, 32, []int{8, 12, 18, 27, 32}},
 		{2, 2, []int{2}},
 		{2, 3, []int{2, 3}},
