@@ -152,17 +152,17 @@ func (r *Reconciler) patch(ctx context.Context, before, pod *corev1.Pod) error {
 	return r.Client.Patch(ctx, pod, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 }
 
-// scaledObject gives the ScaledObject that the pool should have; nil: none, or none can be made, which step.noScaler tells.
-func (r *Reconciler) scaledObject(step *step) *unstructured.Unstructured {
-	want, err := autoscaling.BuildScaledObject(step.pool, r.PrometheusURL)
-	step.noScaler = err
-	return want
+// scaledObject gives the ScaledObject that the pool should have; nil: none. It is not known when none can be made, which
+// step.noScaler tells.
+func (r *Reconciler) scaledObject(step *step) (want *unstructured.Unstructured, known bool) {
+	want, step.noScaler = autoscaling.BuildScaledObject(step.pool, r.PrometheusURL)
+	return want, step.noScaler == nil
 }
 
 // applyScaledObject makes or removes KEDA's ScaledObject.
 func (r *Reconciler) applyScaledObject(ctx context.Context, step *step) error {
-	want := r.scaledObject(step)
-	if step.noScaler != nil {
+	want, known := r.scaledObject(step)
+	if !known {
 		return nil // for a person to mend; trying again would not
 	}
 	if want == nil {
