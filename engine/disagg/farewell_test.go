@@ -22,7 +22,7 @@ func TestFarewellsAreBounded(t *testing.T) {
 		asked.Add(1)
 		<-r.Context().Done()
 	}))
-	defer silent.Close()
+	t.Cleanup(silent.Close) // after the decode rank
 	p := newPair(t, pairOptions{decode: func(c *Config) {
 		c.MaxFarewells, c.RouteTimeout, c.HandshakeTimeout = farewells, time.Hour, time.Hour
 	}})
