@@ -698,6 +698,9 @@ func TestGreetAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ln.Close()
+	if err := ln.(*net.TCPListener).SetDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
 	p := newPair(t, pairOptions{})
 	r, err := p.decode.Open(register(t, ln.Addr(), "busy"), 9)
 	if err != nil {
