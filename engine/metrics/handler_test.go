@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"fmt"
 	nethttp "net/http"
 	"net/http/httptest"
 	"strings"
@@ -39,6 +40,7 @@ func TestScrapesAtOnce(t *testing.T) {
 		w := stuck{httptest.NewRecorder(), began, goOn}
 		scrapes.Go(func() {
 			r := httptest.NewRequest(nethttp.MethodGet, "/metrics", nil)
+			r.RemoteAddr = fmt.Sprintf("192.0.2.%d:1", 100+i/scrapers.MostOfOne)
 			r.Header.Set("Accept", accepts[i%len(accepts)])
 			handler.ServeHTTP(w, r)
 			if w.Code != nethttp.StatusOK || w.Body.Len() == 0 {

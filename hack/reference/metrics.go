@@ -50,7 +50,7 @@ a scrape merges them.
 
 - **500** is answered only while nobody knows what there is: the directory could not be listed yet since the start, or the process
   could not tell its own ` + "`go_*` and `process_*`" + `.
-- **503** with ` + "`Retry-After`" + ` is answered to scrapes beyond those that may be under way at once.
+- **503** with ` + "`Retry-After`" + ` is answered to scrapes beyond the eight that may be under way at once, two of them from one address.
 - **200** is everything else. What could be read once is exposed from then on, so no counter goes backwards because a scrape
   found less; what could not be read or written is counted by ` + "`sluice_metrics_store_faults_total`" + `. Watch
   ` + "`increase(sluice_metrics_store_faults_total[10m]) > 0`" + `.

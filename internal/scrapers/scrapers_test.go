@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -31,9 +32,12 @@ func TestScrapersThatDoNotRead(t *testing.T) {
 		ended <- err
 	}), most))
 	defer server.Close()
+	hosts := 1
 	ask := func(seconds string) net.Conn {
 		t.Helper()
-		c, err := net.Dial("tcp", strings.TrimPrefix(server.URL, "http://"))
+		hosts++ // each comes from an address of its own
+		from := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 1, byte(hosts))}}
+		c, err := from.Dial("tcp", strings.TrimPrefix(server.URL, "http://"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -91,6 +95,49 @@ func TestScrapersThatDoNotRead(t *testing.T) {
 		}
 	}
 	free()
+}
+
+// TestOneAddress: scrapers of one address that do not read leave places to others, and other addresses get all of them.
+func TestOneAddress(t *testing.T) {
+	const most = 5
+	began, goOn := make(chan struct{}), make(chan struct{})
+	handler := Limit(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/stay" {
+			began <- struct{}{}
+			<-goOn
+		}
+	}), most)
+	var all sync.WaitGroup
+	get := func(path, from string) (int, string) {
+		r, w := httptest.NewRequest(http.MethodGet, path, nil), httptest.NewRecorder()
+		r.RemoteAddr = from
+		handler.ServeHTTP(w, r)
+		return w.Code, w.Body.String()
+	}
+	stay := func(from string) {
+		all.Go(func() { get("/stay", from) })
+		<-began
+	}
+	check := func(reason, from string, status int, text string) {
+		t.Helper()
+		if code, body := get("/", from); code != status || !strings.HasPrefix(body, text) {
+			t.Errorf("%s: %d, %q", reason, code, body)
+		}
+	}
+	const own, other = http.StatusServiceUnavailable, http.StatusOK
+	stay("127.0.0.1:1000")
+	check("a second of the same address", "127.0.0.1:1001", other, "")
+	stay("127.0.0.1:1002")
+	check("a third of the same address", "127.0.0.1:1003", own, "2 scrapes of 127.0.0.1 are being answered")
+	check("of another", "[::1]:1003", other, "")
+	stay("[::1]:1004")
+	stay("[::1]:1005")
+	check("a third of that one", "[::1]:1006", own, "2 scrapes of ::1 are being answered")
+	stay("192.0.2.1:1")
+	check("when all places are taken", "192.0.2.2:1", own, "5 scrapes are being answered")
+	close(goOn)
+	all.Wait()
+	check("when they have gone", "127.0.0.1:1", other, "")
 }
 
 // TestSlowReader: who reads within its time gets all.

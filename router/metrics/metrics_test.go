@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"flag"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -124,9 +125,11 @@ func TestScrapesAtOnce(t *testing.T) {
 	handler := New(nil).Handler()
 	began, goOn := make(chan struct{}, 1000), make(chan struct{})
 	var scrapes sync.WaitGroup
-	for range scrapers.Most {
+	for i := range scrapers.Most {
 		scrapes.Go(func() {
-			handler.ServeHTTP(stuck{httptest.NewRecorder(), began, goOn}, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+			r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
+			r.RemoteAddr = fmt.Sprintf("192.0.2.%d:1", 100+i/scrapers.MostOfOne)
+			handler.ServeHTTP(stuck{httptest.NewRecorder(), began, goOn}, r)
 		})
 		<-began
 	}
