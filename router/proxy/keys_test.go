@@ -2,10 +2,12 @@ package proxy
 
 import (
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/sluice-dev/sluice/router/demand"
 	"github.com/sluice-dev/sluice/router/discovery"
 )
 
@@ -68,5 +70,27 @@ func TestKeyIsNotLeftOut(t *testing.T) {
 	defer rt.seen.mu.Unlock()
 	if len(rt.seen.finished) != 1 || rt.seen.finished[0] != "/generate 401 client_error" {
 		t.Errorf("counted as %v", rt.seen.finished)
+	}
+}
+
+// TestOwnRoutesAreRead: what the router tells of itself takes GET and HEAD, and says so to others.
+func TestOwnRoutesAreRead(t *testing.T) {
+	rt := newRouter(t, routerOptions{config: func(cfg *Config) {
+		cfg.DebugRequests = 10
+		cfg.Metrics = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	}})
+	for _, path := range []string{"/health", "/ready", "/metrics", "/metrics/", "/workers", demand.Path, debugRequestsRoute, debugRequestsRoute + "/x"} {
+		for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions, "BREW"} {
+			w := httptest.NewRecorder()
+			rt.proxy.ServeHTTP(w, httptest.NewRequest(method, path, nil))
+			refused := method != http.MethodGet && method != http.MethodHead
+			allow := ""
+			if refused {
+				allow = "GET, HEAD"
+			}
+			if got := w.Code == http.StatusMethodNotAllowed; got != refused || w.Header().Get("Allow") != allow {
+				t.Errorf("%s %s: status %d, Allow %q", method, path, w.Code, w.Header().Get("Allow"))
+			}
+		}
 	}
 }

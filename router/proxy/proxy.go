@@ -156,15 +156,15 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case strings.HasPrefix(path, routeModels+"/"):
 		p.counted(routeModel, w, r, p.any, http.MethodGet, http.MethodHead)
 	case path == "/health", path == "/ready":
-		p.health(w)
+		onlyRead(w, r, p.health)
 	case path == demand.Path:
-		writeJSON(w, http.StatusOK, p.demand())
+		onlyRead(w, r, func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, p.demand()) })
 	case path == "/workers":
-		p.admin(w, r, p.workers)
+		onlyRead(w, r, func(w http.ResponseWriter, r *http.Request) { p.admin(w, r, p.workers) })
 	case path == debugRequestsRoute, strings.HasPrefix(path, debugRequestsRoute+"/"):
-		p.admin(w, r, p.debugRequests)
+		onlyRead(w, r, func(w http.ResponseWriter, r *http.Request) { p.admin(w, r, p.debugRequests) })
 	case (path == "/metrics" || path == "/metrics/") && p.cfg.Metrics != nil:
-		p.cfg.Metrics.ServeHTTP(w, r)
+		onlyRead(w, r, p.cfg.Metrics.ServeHTTP)
 	default:
 		p.counted(routeOther, w, r, func(c *call) {
 			c.refuse(&apiError{status: http.StatusNotFound, code: "not_found", message: "the router has no route " + clip(path)})
@@ -191,7 +191,17 @@ func (p *Proxy) demand() demand.Report {
 	return report
 }
 
-func (p *Proxy) health(w http.ResponseWriter) {
+// onlyRead serves what the router itself tells, to those who ask for it with GET or HEAD.
+func onlyRead(w http.ResponseWriter, r *http.Request, next http.HandlerFunc) {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		w.Header().Set("Allow", "GET, HEAD")
+		(&apiError{status: http.StatusMethodNotAllowed, code: "method_not_allowed", message: clip(r.URL.Path) + " takes GET or HEAD"}).write(w)
+		return
+	}
+	next(w, r)
+}
+
+func (p *Proxy) health(w http.ResponseWriter, _ *http.Request) {
 	if p.draining.Load() {
 		writeJSON(w, http.StatusServiceUnavailable, map[string]string{"status": "draining"})
 		return

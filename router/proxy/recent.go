@@ -324,11 +324,6 @@ func (p *Proxy) debugRequests(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	if r.Method != http.MethodGet && r.Method != http.MethodHead {
-		w.Header().Set("Allow", "GET, HEAD")
-		fail(http.StatusMethodNotAllowed, "method_not_allowed", "%s takes GET", debugRequestsRoute)
-		return
-	}
 	if p.recent == nil {
 		fail(http.StatusNotFound, "request_not_kept", "requests are not remembered: start the router with --debug-requests, the number to keep")
 		return
