@@ -11,7 +11,7 @@ import (
 // store is read on the machine that writes it.
 //
 //	header     [headerBytes]  magic, version, pid, process start, segment size, used, pid namespace, name of the process,
-//	                          series that found no room since the start, series that wait for room now
+//	                          series that found no room since the start, series that wait for room now, hash of the file's name
 //	segment    [segmentBytes] records, one after the other, the last one padding
 //	record     size uint32 · kind uint32 · meta bytes uint32 · bounds uint32 · meta, padded to 8 · values
 //	meta       name and label pairs sorted by label name, each as length uint16 and bytes
@@ -39,6 +39,7 @@ const (
 	maxName    = 255
 	offNoRoom  = 320
 	offWaiting = 328
+	offFile    = 336 // fileHash of the name that the store was made with
 
 	kindPadding = uint32(255)
 )

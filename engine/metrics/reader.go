@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"math"
 	"os"
 	"runtime/debug"
@@ -31,6 +32,7 @@ const (
 	faultLabels  fault = "labels"
 	faultValue   fault = "value"
 	faultSpace   fault = "space"
+	faultTwice   fault = "duplicate"
 )
 
 // FaultInfo explains a fault of the stores.
@@ -49,6 +51,8 @@ func StoreFaults() []FaultInfo {
 		{string(faultOpen), "A file could not be opened or mapped, or has become shorter. When the system was short of something (file descriptors, memory), " +
 			"the next scrape tries again and counts again; what was read before stays."},
 		{string(faultHeader), "A file is no store, or not one of this release. It is left alone."},
+		{string(faultTwice), "A file claims to be the store of a process that is read from another file: somebody has copied or renamed it. It is left alone, " +
+			"so nothing counts twice."},
 		{string(faultRecord), "A record is malformed: the series before it in the file are exposed, those behind it are not."},
 		{string(faultFamily), "A series of no family, or of another kind or with other bounds than its family. It is not exposed."},
 		{string(faultLabels), "A series whose labels can't be exposed."},
@@ -72,6 +76,22 @@ type process struct {
 	pid   int
 	start uint64
 	space uint64
+	file  uint64 // fileHash of the name that the store was made with: a process may have several
+}
+
+// processOf reads what a header says about who wrote the store.
+func processOf(header []byte) process {
+	return process{
+		pid: int(word(header, offPID).Load()), start: word(header, offStart).Load(), space: word(header, offSpace).Load(),
+		file: word(header, offFile).Load(),
+	}
+}
+
+// fileHash tells the names of stores apart.
+func fileHash(name string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(name)) // never fails
+	return h.Sum64()
 }
 
 // alive reports whether the process that wrote the store lives.
@@ -126,7 +146,7 @@ func openReader(path string, file *os.File, onFault func(fault)) (r *reader, err
 		case word(h, offPID).Load() > math.MaxInt32:
 			return fmt.Errorf("process id %d", word(h, offPID).Load())
 		}
-		r.process = process{pid: int(word(h, offPID).Load()), start: word(h, offStart).Load(), space: word(h, offSpace).Load()}
+		r.process = processOf(h)
 		return nil
 	})
 	if err != nil {

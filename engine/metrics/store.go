@@ -116,7 +116,8 @@ func (s *Store) init(process string) error {
 		v  uint64
 	}{
 		{offVersion, version}, {offPID, uint64(os.Getpid())}, {offStart, start}, {offSegment, segmentBytes}, {offSpace, space},
-		{offUsed, uint64(s.used)}, {offMagic, magic},
+		{offUsed, uint64(s.used)},
+		{offFile, fileHash(strings.TrimPrefix(filepath.Base(s.file.Name()), "."))}, {offMagic, magic},
 	} {
 		word(s.header, w.at).Store(w.v)
 	}

@@ -16,7 +16,7 @@ const maxStores = 4096
 
 // stores are the files of a directory that can be read.
 //
-// Invariants: a file is in at most one of own, readers and refused; len(readers) <= maxStores; a reader stays until its
+// Invariants: a file is in at most one of own, readers and refused; no two of own and readers have equal headers; len(readers) <= maxStores; a reader stays until its
 // memory is broken.
 type stores struct {
 	dir   string
@@ -137,6 +137,9 @@ func pidOf(name string) int {
 func (s *stores) open(name string) {
 	r, err := openReader(filepath.Join(s.dir, name), nil, func(f fault) { s.fault(f, 1) })
 	switch {
+	case err == nil && !s.single(name, r.process):
+		err := &faultError{faultTwice, errors.New("the store of a process that is read already")}
+		s.refuse(name, errors.Join(err, r.close()))
 	case err == nil:
 		r.life = watched(r.process, len(s.readers) < maxHandles)
 		s.readers[name] = r
@@ -145,6 +148,26 @@ func (s *stores) open(name string) {
 	default:
 		s.refuse(name, err)
 	}
+}
+
+// single reports whether a store is read from no other file. The file that has the name the store was made with pushes out
+// one with another name, which is a copy.
+func (s *stores) single(name string, p process) bool {
+	for _, o := range s.own {
+		if processOf(o.store.header) == p {
+			return false
+		}
+	}
+	for other, r := range s.readers {
+		if r.process != p {
+			continue
+		}
+		if p.file != fileHash(name) {
+			return false
+		}
+		s.refuse(other, &faultError{faultTwice, errors.New("a copy of " + name)})
+	}
+	return true
 }
 
 // ownReader gives the reader of a store of this process, whose lock is held; nil when it can't be mapped.

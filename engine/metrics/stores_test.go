@@ -101,6 +101,60 @@ func TestRemovedFiles(t *testing.T) {
 	}
 }
 
+// TestCopiedFiles: a copy of a store in its directory counts nothing a second time, whatever its name and whoever is seen
+// first, and neither does one that was renamed.
+func TestCopiedFiles(t *testing.T) {
+	for _, c := range []struct {
+		reason string
+		name   string // the copies' names begin so
+		early  bool   // the copy is there at the first scrape
+	}{
+		{"found together, the copy first", "a", true},
+		{"found together, the original first", "z", true},
+		{"found later, with a name before", "a", false},
+		{"found later, with a name behind", "z", false},
+	} {
+		dir := t.TempDir()
+		own, rank := openStore(t, dir, "api"), openStore(t, dir, "rank-0")
+		own.Counter(promptTokens, nil).Add(1)
+		counter := rank.Counter(generationTokens, nil)
+		counter.Add(2)
+		g := newGatherer(t, dir)
+		g.Guard(own, nil)
+		if !c.early {
+			scrape(t, g)
+		}
+		for i, s := range []*Store{own, rank} {
+			data, err := os.ReadFile(s.Path())
+			if err == nil {
+				err = os.WriteFile(filepath.Join(dir, fmt.Sprintf("%s-%d.metrics", c.name, i)), data, 0o400)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		check := func(when, generated string, faults map[string]string) {
+			t.Helper()
+			text := scrape(t, g)
+			want := map[string]string{"sglang:prompt_tokens_total": "1", "sglang:generation_tokens_total": generated}
+			if diff := cmp.Diff(want, values(text, "sglang:prompt_tokens_total", "sglang:generation_tokens_total")); diff != "" {
+				t.Errorf("%s, %s: values (-want +got):\n%s", c.reason, when, diff)
+			}
+			if diff := cmp.Diff(faults, faultsOf(text)); diff != "" {
+				t.Errorf("%s, %s: faults (-want +got):\n%s", c.reason, when, diff)
+			}
+		}
+		check("copied", "2", map[string]string{"duplicate": "2"})
+		counter.Add(3)
+		check("the original goes on", "5", map[string]string{"duplicate": "2"})
+		if err := os.Rename(rank.Path(), filepath.Join(dir, "other.metrics")); err != nil {
+			t.Fatal(err)
+		}
+		counter.Add(4)
+		check("renamed", "9", map[string]string{"duplicate": "3", "missing": "1"})
+	}
+}
+
 // TestTooManyFiles: files that are no stores, or of nobody who lives, push out neither the own store nor those that live.
 func TestTooManyFiles(t *testing.T) {
 	dir := t.TempDir()
