@@ -1,6 +1,8 @@
 package server
 
 import (
+	"bytes"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -142,6 +144,22 @@ func TestNoPlaceForMetrics(t *testing.T) {
 		if err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%q: error %v, want %q first", dir, err, want)
 		}
+	}
+}
+
+// TestMetricsThatStay: a replica whose metrics can't be removed tells so and ends in order.
+func TestMetricsThatStay(t *testing.T) {
+	var log bytes.Buffer
+	o, err := newObserver(Config{EnableMetrics: true, MetricsDir: t.TempDir()}, Runtime{}.withDefaults())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := o.private.Remove(); err != nil { // so that it can't be done again
+		t.Fatal(err)
+	}
+	o.end(slog.New(slog.NewTextHandler(&log, nil)))
+	if got := log.String(); !strings.Contains(got, "the files of the metrics may be left behind") || !strings.Contains(got, "close the metrics: ") {
+		t.Errorf("the log says %q", got)
 	}
 }
 

@@ -22,7 +22,7 @@ func serveNode(ctx context.Context, cfg Config, run Runtime) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, observer.close()) }()
+	defer observer.end(run.Log)
 	s := New(cfg, Options{Events: observer.events, Metrics: observer.exposition, Clock: run.Clock, Log: run.Log})
 	api, err := listen("--port", cfg.Host, cfg.Port, s, run.Log)
 	if err != nil {

@@ -3,6 +3,7 @@ package server
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"os"
 
@@ -50,6 +51,13 @@ func newObserver(cfg Config, run Runtime) (*observer, error) {
 	o.gatherer.Guard(o.store, front.Cut())
 	o.exposition = metrics.Handler(o.gatherer)
 	return o, nil
+}
+
+// end is close for a replica that has done its work: what can't be removed is told, and no reason to fail.
+func (o *observer) end(log *slog.Logger) {
+	if err := o.close(); err != nil {
+		log.Warn("the files of the metrics may be left behind", "directory", o.dir, "error", err)
+	}
 }
 
 // close removes the stores of all processes; call it when the rank has ended.

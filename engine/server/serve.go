@@ -78,7 +78,7 @@ func Serve(ctx context.Context, cfg Config, run Runtime) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, observer.close()) }()
+	defer observer.end(run.Log)
 
 	tracing, err := openTracing(cfg, run.Clock, run.Log, observer.spansLost)
 	if err != nil {
