@@ -110,6 +110,17 @@ func TestProve(t *testing.T) {
 				"d-0-0/0 (MonitorSelectorMismatch: Prometheus has no target of the pool; compare its selectors with the monitor's labels and namespace)",
 				"d-0-0/1 (MonitorSelectorMismatch: Prometheus has no target of the pool; compare its selectors with the monitor's labels and namespace)",
 			}},
+		{name: "MonitorGone", reason: "the last samples of what is scraped no more are there for some minutes", pods: read(), stored: stored(func(s *Stored) {
+			s.Monitored = false
+			for rank, r := range s.Ranks[pod.Name] {
+				r.Newest = now.Add(-staleSample - time.Second)
+				s.Ranks[pod.Name][rank] = r
+			}
+		}),
+			want: []string{
+				"d-0-0/0 (MonitorSelectorMismatch: Prometheus has not taken the pool's monitor any more; compare its selectors with the monitor's labels and namespace)",
+				"d-0-0/1 (MonitorSelectorMismatch: Prometheus has not taken the pool's monitor any more; compare its selectors with the monitor's labels and namespace)",
+			}},
 		{name: "NoTargetInPrometheus", reason: "the monitor is taken, the pod is not found", pods: read(), stored: stored(func(s *Stored) { s.Up = map[string]StoredUp{"d-1-0": {Up: true}} }),
 			want: []string{"d-0-0/0 (NoTarget: Prometheus has no target for the pod)", "d-0-0/1 (NoTarget: Prometheus has no target for the pod)"}},
 		{name: "PolicyBlocks", reason: "the operator reaches what Prometheus does not", pods: read(), stored: stored(down(`Get "http://10.0.0.1:30000/metrics": context deadline exceeded`)),

@@ -72,7 +72,10 @@ func proveStored(role v1alpha1.Role, pod ExpectedPod, rank RankID, reached time.
 		return at(CauseLabelMissing, "series of the pod have no tp_rank and pp_rank")
 	case !stored:
 		return at(CauseRankMissing, "Prometheus has no series of it")
-	case !series.Newest.IsZero() && now.Sub(series.Newest) > staleSample:
+	case series.stale(now) && s.ScrapePools && !s.Monitored:
+		// Of a target that it was told to forget, Prometheus gives the last samples for some minutes.
+		return at(CauseMonitorSelectorMismatch, "Prometheus has not taken the pool's monitor any more; compare its selectors with the monitor's labels and namespace")
+	case series.stale(now):
 		return at(CauseStale, "the newest sample in Prometheus is older than "+staleSample.String())
 	}
 	for _, name := range targetLabels() {
@@ -85,6 +88,11 @@ func proveStored(role v1alpha1.Role, pod ExpectedPod, rank RankID, reached time.
 		return at(CauseFamilyMissing, "not in Prometheus: "+listed(names))
 	}
 	return Finding{}, false
+}
+
+// stale says whether the newest sample is too old to go by.
+func (r StoredRank) stale(now time.Time) bool {
+	return !r.Newest.IsZero() && now.Sub(r.Newest) > staleSample
 }
 
 // storedGrace is how long Prometheus may take to scrape a pod that became ready: its discovery, and an interval.
