@@ -97,8 +97,9 @@ func TestPrometheus(t *testing.T) {
 // untilCondition waits until a condition of service chat has a status, and a part of its message where one is given.
 func untilCondition(t *testing.T, ns, condition, status, part string) {
 	t.Helper()
-	// A change of what Prometheus scrapes reaches it through a mounted Secret, which the kubelet renews once in a minute or two.
-	until(t, 4*time.Minute, fmt.Sprintf("%s of %s/chat to be %s %s", condition, ns, status, part), func(ctx context.Context) (string, bool, error) {
+	// A change of what Prometheus scrapes reaches it through a mounted Secret, which the kubelet renews once in a minute or two,
+	// and for some minutes it goes on giving the last samples of what it was told to forget.
+	until(t, 8*time.Minute, fmt.Sprintf("%s of %s/chat to be %s %s", condition, ns, status, part), func(ctx context.Context) (string, bool, error) {
 		svc, err := cluster.Service(ctx, ns, "chat")
 		if err != nil {
 			return "", false, err
