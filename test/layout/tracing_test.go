@@ -2,6 +2,7 @@ package layout
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
@@ -21,6 +23,7 @@ import (
 
 	"github.com/sluice-dev/sluice/api/v1alpha1"
 	"github.com/sluice-dev/sluice/controllers/enginepool"
+	"github.com/sluice-dev/sluice/controllers/monitoring"
 	"github.com/sluice-dev/sluice/controllers/observe"
 	"github.com/sluice-dev/sluice/controllers/plan"
 	"github.com/sluice-dev/sluice/test/harness"
@@ -42,6 +45,13 @@ func (c *collector) has(text string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return bytes.Contains(c.got.Bytes(), []byte(text))
+}
+
+// withoutKEDA is a cluster that has no ScaledObjects, so that there is nothing to remove.
+type withoutKEDA struct{ enginepool.Scalers }
+
+func (withoutKEDA) Remove(context.Context, monitoring.Resource, types.NamespacedName, metav1.OwnerReference) (bool, error) {
+	return false, nil
 }
 
 // TestTraceLevelReachesEngines: the pool's controller changes the level of a running engine, which was started as planned. No
@@ -79,7 +89,7 @@ func TestTraceLevelReachesEngines(t *testing.T) {
 	recorder := events.NewFakeRecorder(10)
 	controller := enginepool.New(enginepool.Config{
 		Client: api, Live: api, Recorder: recorder, Samples: observe.NewStore(clock.RealClock{}, 1e9), Clock: clock.RealClock{},
-		Engine: plan.EngineDefaults{Image: "engine"},
+		Engine: plan.EngineDefaults{Image: "engine"}, Scalers: withoutKEDA{},
 	})
 	reconcile := func(level int32, event string) {
 		t.Helper()
