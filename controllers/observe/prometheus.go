@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -281,8 +282,8 @@ func (s *Stored) digest() string {
 	c.Taken = time.Time{}
 	var text strings.Builder
 	fmt.Fprint(&text, c.Err, c.ScrapePools, c.Monitored, c.Up, c.Unranked)
-	for _, pod := range sortedKeys(c.Ranks) {
-		for _, id := range slices.SortedFunc(keysOf(c.Ranks[pod]), RankID.compare) {
+	for _, pod := range slices.Sorted(maps.Keys(c.Ranks)) {
+		for _, id := range slices.SortedFunc(maps.Keys(c.Ranks[pod]), RankID.compare) {
 			r := c.Ranks[pod][id]
 			fmt.Fprint(&text, pod, id, r.Families, r.Labels, s.Taken.Sub(r.Newest) > staleSample)
 		}

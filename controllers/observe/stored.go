@@ -1,10 +1,7 @@
 package observe
 
 import (
-	"cmp"
 	"fmt"
-	"iter"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -121,7 +118,3 @@ func because(lastError string) string {
 	}
 	return ": " + lastError
 }
-
-func keysOf[K comparable, V any](m map[K]V) iter.Seq[K] { return maps.Keys(m) }
-
-func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
