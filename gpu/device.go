@@ -20,11 +20,13 @@ type Device interface {
 
 	Ops() Ops
 
-	// BusyNanos is how long Ops have kept the device busy since it was made, as far as they are over: it never falls. It is 0
-	// on a device that was made without a timer. It may be called from any goroutine.
+	// BusyNanos is how long Ops have kept the device busy since it was made, from the first one after a Sync to the next Sync,
+	// up to the last Sync: it never falls. It is 0 on a device that was made without a timer. It may be called from any goroutine.
 	BusyNanos() int64
 
-	// Sync waits for all Ops issued so far. Devices that run behind the caller report their errors here.
+	// Sync waits for all Ops issued so far, and belongs to the goroutine that issues them. It must follow the last ones of a
+	// pass, and go before waits for others: until then the device counts as busy. Devices that run behind the caller report
+	// their errors here.
 	Sync() error
 
 	// Close frees everything; no other call may follow or be under way.

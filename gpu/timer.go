@@ -5,19 +5,31 @@ import (
 	"time"
 )
 
-// Timer adds up how long kernels run that are done when they return. Readers may be on other goroutines than the kernels.
+// Timer adds up how long kernels run that are done when they return: from the begin of the first one to the Sync behind the
+// last, what the caller does between two of them included, as events around the work of a stream count it. So a pass of a
+// hundred kernels takes two readings of the clock. Timed kernels and Sync belong to one goroutine at a time; BusyNanos may be
+// asked by others.
 type Timer struct {
-	base  time.Time // of Timed; what passes since then takes one reading of one clock
-	nanos atomic.Int64
+	base  time.Time    // of Timed; what passes since then takes one reading of one clock
+	began int64        // since base, when the first kernel after the last Sync began; 0: none has
+	nanos atomic.Int64 // of what is over
 }
 
-// BusyNanos is the time so far.
+// BusyNanos is the time so far, up to the last Sync.
 func (t *Timer) BusyNanos() int64 { return t.nanos.Load() }
 
 // Timed wraps kernels that are done when they return, so that the timer knows their time.
 func (t *Timer) Timed(ops Ops) Ops {
 	t.base = time.Now()
 	return timed{ops, t}
+}
+
+// Sync says that nothing runs until the next kernel begins.
+func (t *Timer) Sync() {
+	if t.began != 0 {
+		t.nanos.Add(t.now() - t.began)
+		t.began = 0
+	}
 }
 
 type timed struct {
@@ -27,71 +39,63 @@ type timed struct {
 
 func (t *Timer) now() int64 { return int64(time.Since(t.base)) }
 
-// end counts a kernel that began then. One that panics does not count: the rank ends with it.
-func (t *Timer) end(began int64) { t.nanos.Add(t.now() - began) }
+func (t *Timer) begin() {
+	if t.began == 0 {
+		t.began = max(1, t.now())
+	}
+}
 
 func (o timed) Gather(dst, table, ids Tensor) {
-	began := o.t.now()
+	o.t.begin()
 	o.ops.Gather(dst, table, ids)
-	o.t.end(began)
 }
 
 func (o timed) RMSNorm(dst, x, weight Tensor, eps float32) {
-	began := o.t.now()
+	o.t.begin()
 	o.ops.RMSNorm(dst, x, weight, eps)
-	o.t.end(began)
 }
 
 func (o timed) MatMul(dst, x Tensor, w Matrix) {
-	began := o.t.now()
+	o.t.begin()
 	o.ops.MatMul(dst, x, w)
-	o.t.end(began)
 }
 
 func (o timed) RopeTable(dst, positions, invFreq Tensor) {
-	began := o.t.now()
+	o.t.begin()
 	o.ops.RopeTable(dst, positions, invFreq)
-	o.t.end(began)
 }
 
 func (o timed) Rope(x, table Tensor, headDim int) {
-	began := o.t.now()
+	o.t.begin()
 	o.ops.Rope(x, table, headDim)
-	o.t.end(began)
 }
 
 func (o timed) StoreKV(kv, k, v Tensor, at Paged) {
-	began := o.t.now()
+	o.t.begin()
 	o.ops.StoreKV(kv, k, v, at)
-	o.t.end(began)
 }
 
 func (o timed) Attention(dst, q, kv Tensor, at Paged, scale float32, window int) {
-	began := o.t.now()
+	o.t.begin()
 	o.ops.Attention(dst, q, kv, at, scale, window)
-	o.t.end(began)
 }
 
 func (o timed) SiluMul(dst, gate, up Tensor) {
-	began := o.t.now()
+	o.t.begin()
 	o.ops.SiluMul(dst, gate, up)
-	o.t.end(began)
 }
 
 func (o timed) Add(dst, x Tensor) {
-	began := o.t.now()
+	o.t.begin()
 	o.ops.Add(dst, x)
-	o.t.end(began)
 }
 
 func (o timed) Softmax(dst, x Tensor) {
-	began := o.t.now()
+	o.t.begin()
 	o.ops.Softmax(dst, x)
-	o.t.end(began)
 }
 
 func (o timed) ArgMax(dst, x Tensor) {
-	began := o.t.now()
+	o.t.begin()
 	o.ops.ArgMax(dst, x)
-	o.t.end(began)
 }

@@ -30,13 +30,21 @@ func (h *hostspace) ids(tokens []int32, vocab span) []int32 {
 	return h.local
 }
 
+// read copies t once it is computed, before others are told or waited for: the device is not busy meanwhile.
+func (m *Llama) read(x []float32, t gpu.Tensor) error {
+	if err := m.device.Sync(); err != nil {
+		return err
+	}
+	return m.device.Read(gpu.Bytes(x), t)
+}
+
 // sum replaces t, [n, width], by the sum over the tensor-parallel ranks.
 func (m *Llama) sum(t gpu.Tensor) error {
 	if m.ranks.Place.TPSize == 1 {
 		return nil
 	}
 	x := m.host.room(t.Len())
-	if err := m.device.Read(gpu.Bytes(x), t); err != nil {
+	if err := m.read(x, t); err != nil {
 		return err
 	}
 	if err := m.ranks.TP.AllReduce(x); err != nil {
@@ -48,7 +56,7 @@ func (m *Llama) sum(t gpu.Tensor) error {
 // send gives t, [n, hidden], to the next stage.
 func (m *Llama) send(t gpu.Tensor) error {
 	x := m.host.room(t.Len())
-	if err := m.device.Read(gpu.Bytes(x), t); err != nil {
+	if err := m.read(x, t); err != nil {
 		return err
 	}
 	return m.ranks.Pipe.Send(x)
@@ -84,7 +92,7 @@ func (m *Llama) collect(logits, part gpu.Tensor) error {
 			m.host.parts[rank], rest = rest[:n], rest[n:]
 		}
 	}
-	if err := m.device.Read(gpu.Bytes(m.host.parts[place.TPRank]), part); err != nil {
+	if err := m.read(m.host.parts[place.TPRank], part); err != nil {
 		return err
 	}
 	if err := m.ranks.TP.Gather(m.host.parts, 0); err != nil {

@@ -78,11 +78,14 @@ func (d *Device) Read(dst []byte, src gpu.Tensor) error { return ram.Read(dst, s
 // Ops gives the kernels. They are done when they return.
 func (d *Device) Ops() gpu.Ops { return d.ops }
 
-// BusyNanos is the time in kernels; 0 without Config.Timer.
+// BusyNanos is the time in kernels and between those of a pass, see gpu.Timer; 0 without Config.Timer.
 func (d *Device) BusyNanos() int64 { return d.timer.BusyNanos() }
 
-// Sync has nothing to wait for.
-func (d *Device) Sync() error { return nil }
+// Sync has nothing to wait for, and tells the timer so.
+func (d *Device) Sync() error {
+	d.timer.Sync()
+	return nil
+}
 
 // Close ends the pool's goroutines.
 func (d *Device) Close() error {

@@ -45,6 +45,9 @@ func TestTimer(t *testing.T) {
 	for range 100 { // a clock has ticks
 		d.Ops().Softmax(x, x)
 	}
+	if err := d.Sync(); err != nil {
+		t.Fatal(err)
+	}
 	if d.BusyNanos() == 0 {
 		t.Error("the timer knows of nothing")
 	}
