@@ -54,12 +54,12 @@ func (o options) validate() error {
 func measure(ctx context.Context) (status int, err error) {
 	var o options
 	flag.Float64Var(&o.bound, "bound", 0.99, "what off ÷ on has to reach")
-	flag.IntVar(&o.cycles, "cycles", 24, "rounds of each engine in a generation")
-	flag.IntVar(&o.first, "first-look", 16, "generations before the bounds are looked at; with fewer they are narrower than they say")
-	flag.IntVar(&o.most, "most", 32, "generations at most")
+	flag.IntVar(&o.cycles, "cycles", 40, "rounds of each engine in a generation")
+	flag.IntVar(&o.first, "first-look", 24, "generations before the bounds are looked at; with fewer they are narrower than they say")
+	flag.IntVar(&o.most, "most", 72, "generations at most")
 	flag.IntVar(&o.clients, "clients", 8, "requests of a round, all in flight at once")
-	flag.IntVar(&o.input, "input-len", 128, "tokens of a prompt")
-	flag.IntVar(&o.output, "output-len", 48, "tokens of an answer")
+	flag.IntVar(&o.input, "input-len", 32, "tokens of a prompt")
+	flag.IntVar(&o.output, "output-len", 64, "tokens of an answer")
 	flag.IntVar(&o.hidden, "hidden-size", 256, "width of the model")
 	flag.IntVar(&o.layers, "layers", 4, "layers of the model")
 	flag.DurationVar(&o.scrape, "scrape", 5*time.Second, "time in rounds between two scrapes")
