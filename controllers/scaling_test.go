@@ -19,6 +19,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/typed/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -27,6 +28,8 @@ import (
 
 	"github.com/sluice-dev/sluice/api/v1alpha1"
 	"github.com/sluice-dev/sluice/config/crd"
+	"github.com/sluice-dev/sluice/controllers/autoscaling"
+	"github.com/sluice-dev/sluice/controllers/semantics"
 	"github.com/sluice-dev/sluice/router/demand"
 )
 
@@ -72,8 +75,12 @@ func TestKEDA(t *testing.T) {
 		return err == nil, fmt.Sprint(err)
 	})
 	selector := fmt.Sprintf(`namespace="%s",inference_service="uni",pool="main"`, trial.namespace)
-	waiting := `{` + selector + `,__name__=~"sglang:num_queue_reqs|sglang:num_grammar_queue_reqs|sglang:num_prefill_bootstrap_queue_reqs|sglang:num_decode_prealloc_queue_reqs|sglang:num_decode_transfer_queue_reqs|sglang:num_running_reqs",priority=""}`
-	trigger := func(name, kind, query, threshold string) map[string]any {
+	trigger := func(name, kind string, of v1alpha1.ScalingMetricType, threshold string) map[string]any {
+		signal, _ := semantics.SignalOf(of)
+		query, ok := signal.Query(selector, 1, trial.pool("uni", "main").Spec.SLO)
+		if !ok {
+			t.Fatalf("%s has no query", of)
+		}
 		return map[string]any{"type": "prometheus", "name": name, "metricType": kind, "metadata": map[string]any{
 			"serverAddress": "http://prometheus:9090", "ignoreNullValues": "false", "threshold": threshold, "query": query,
 		}}
@@ -90,11 +97,7 @@ func TestKEDA(t *testing.T) {
 			}},
 		}}},
 		"triggers": []any{
-			trigger("utilization", "AverageValue", `sum(avg by (replica) (max by (replica, dp_rank) (sglang:utilization{`+selector+`,priority=""} >= 0)) * on (replica) (`+
-				`sum by (replica) (max by (replica, dp_rank) (sglang:num_running_reqs{`+selector+`,priority=""} >= 0)) + on (replica) `+
-				`sum by (replica) (max by (replica, dp_rank) (sglang:num_queue_reqs{`+selector+`,priority=""} >= 0)) > bool 0))`, "0.8"),
-			trigger("ttft", "Value", `(histogram_quantile(0.95, sum by (le) (rate(sglang:time_to_first_token_seconds_bucket{`+selector+`}[2m]))) / 0.5 >= 0)`+
-				` or on () (sum(sum by (replica) (max by (__name__, replica, dp_rank) (`+waiting+` >= 0))) == 0)`, "0.75"),
+			trigger("utilization", "AverageValue", v1alpha1.MetricUtilization, "0.8"), trigger("ttft", "Value", v1alpha1.MetricTTFT, "0.75"),
 		},
 	}
 	if diff := cmp.Diff(want, object.Object["spec"]); diff != "" {
@@ -102,6 +105,22 @@ func TestKEDA(t *testing.T) {
 	}
 	if controller := metav1.GetControllerOf(object); controller == nil || controller.UID != trial.pool("uni", "main").UID {
 		t.Errorf("the ScaledObject's controller is %v, want the pool", controller)
+	}
+	// What KEDA would do.
+	trial.untilCondition("uni", v1alpha1.ConditionScalingActive, metav1.ConditionUnknown, "Pending")
+	hpa := autoscaling.BuildHPA(&v1alpha1.EnginePool{ObjectMeta: trial.pool("uni", "main").ObjectMeta, Spec: v1alpha1.EnginePoolSpec{
+		Autoscaling: &v1alpha1.AutoscalingSpec{MaxReplicas: 4, Metrics: []v1alpha1.ScalingMetric{{Type: v1alpha1.MetricUtilization, Target: resource.MustParse("0.8")}}},
+	}})
+	hpa.Name, hpa.Labels = "keda-hpa-uni-main", object.GetLabels()
+	hpa.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(object, object.GroupVersionKind())}
+	if err := trial.Create(t.Context(), hpa); err != nil {
+		t.Fatal(err)
+	}
+	hpa.Status = autoscalingv2.HorizontalPodAutoscalerStatus{DesiredReplicas: 1, Conditions: []autoscalingv2.HorizontalPodAutoscalerCondition{
+		{Type: autoscalingv2.ScalingActive, Status: corev1.ConditionTrue, Reason: "ValidMetricFound"},
+	}}
+	if err := trial.Status().Update(t.Context(), hpa); err != nil {
+		t.Fatal(err)
 	}
 	trial.untilCondition("uni", v1alpha1.ConditionScalingActive, metav1.ConditionTrue, "ValidMetric")
 	if err := trial.Get(t.Context(), key, &autoscalingv2.HorizontalPodAutoscaler{}); !apierrors.IsNotFound(err) {

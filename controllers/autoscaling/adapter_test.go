@@ -57,8 +57,11 @@ func database(t *testing.T, at time.Time, pods ...exposed) *teststorage.TestStor
 					_, err := fmt.Sscan(text, &value)
 					must(t, err)
 				}
-				if offset < 0 && strings.HasSuffix(string(s.Metric["__name__"]), "_bucket") {
-					value = 0
+				if name := string(s.Metric["__name__"]); strings.HasSuffix(name, "_bucket") || strings.HasSuffix(name, "_count") {
+					value *= 30 // events enough for a quantile
+					if offset < 0 {
+						value = 0
+					}
 				}
 				_, err := appender.Append(0, b.Labels(), at.Add(offset).UnixMilli(), value)
 				must(t, err)
@@ -164,7 +167,7 @@ func TestTriggers(t *testing.T) {
 		{v1alpha1.MetricQueueLength, ""}, {v1alpha1.MetricTTFT, ""}, {v1alpha1.MetricITL, ""},
 	} {
 		signal, _ := semantics.SignalOf(tc.signal)
-		query, ok := signal.Query(PoolSelector(pool), pool.Spec.SLO)
+		query, ok := signal.Query(PoolSelector(pool), 1, pool.Spec.SLO)
 		if !ok {
 			t.Errorf("%s has no query", tc.signal)
 			continue

@@ -101,7 +101,7 @@ func TestWhatTheAutoscalerMakesOfIt(t *testing.T) {
 				selected = append(selected, p.Name)
 			}
 			readings, why := sampler{
-				signal: signal, about: func(types.NamespacedName) about { return about{ranks: 1} }, pool: tc.pods.Pool, now: epoch, freshFor: freshFor,
+				signal: signal, slo: func(types.NamespacedName) *v1alpha1.SLOSpec { return nil }, pool: tc.pods.Pool, now: epoch, freshFor: freshFor,
 			}.read(pods)
 			if why != nil {
 				t.Fatal(why)

@@ -30,9 +30,10 @@ const (
 // DemandChange is what a decision about a pool's demand is read from.
 type DemandChange struct {
 	Pool *v1alpha1.EnginePool
-	// HPA is the pool's autoscaler as it is now; nil when there is none.
+	// HPA is the pool's autoscaler as it is now, KEDA's with provider KEDA; nil when there is none.
 	HPA *autoscalingv2.HorizontalPodAutoscaler
-	// Ready is how many leaders are ready and take requests: those have values.
+	// Ready is how many leaders are ready and take requests: those have values. KEDA's metrics are divided by the autoscaler's own
+	// count of replicas instead.
 	Ready int32
 	// Seen is when the new demand was first seen.
 	Seen time.Time
@@ -103,37 +104,44 @@ func byHPA(hpa *autoscalingv2.HorizontalPodAutoscaler, demand int32, since time.
 // explain fills in the autoscaler's arithmetic from the numbers that it tells.
 func explain(d *v1alpha1.ScalingDecision, c DemandChange) {
 	var terms []string
-	for _, m := range c.Pool.Spec.Autoscaling.Metrics {
+	for i, m := range c.Pool.Spec.Autoscaling.Metrics {
 		signal, ok := semantics.SignalOf(m.Type)
 		if !ok {
 			continue
 		}
-		value := current(c.HPA, signal.Metric)
+		value, replicas := current(c, i, signal)
 		if value == nil {
 			terms = append(terms, fmt.Sprintf("%s has no value", m.Type))
 			continue
 		}
-		desired := desiredReplicas(value.MilliValue(), m.Target.MilliValue(), c.Ready, d.From)
+		desired := desiredReplicas(value.MilliValue(), m.Target.MilliValue(), replicas, d.From)
 		d.Inputs = append(d.Inputs, v1alpha1.ScalingInput{
-			Signal: m.Type, Metric: signal.Metric, Value: value.String(), Target: m.Target.String(), Replicas: c.Ready, Desired: desired,
+			Signal: m.Type, Metric: signal.Metric, Value: value.String(), Target: m.Target.String(), Replicas: replicas, Desired: desired,
 		})
 		if d.RawDesired == nil || desired > *d.RawDesired {
 			d.RawDesired = new(desired)
 		}
-		terms = append(terms, fmt.Sprintf("%s: ceil(%s * %d / %s) = %d", m.Type, value.String(), c.Ready, m.Target.String(), desired))
+		terms = append(terms, fmt.Sprintf("%s: ceil(%s * %d / %s) = %d", m.Type, value.String(), replicas, m.Target.String(), desired))
 	}
 	d.Bound = bound(d, c.HPA)
 	d.Reason = fmt.Sprintf("%s; bound: %s: demand %d becomes %d", strings.Join(terms, "; "), d.Bound, d.From, d.To)
 }
 
-// current is the autoscaler's newest value of a metric of type Pods; nil when it has none.
-func current(hpa *autoscalingv2.HorizontalPodAutoscaler, metric string) *resource.Quantity {
-	for _, m := range hpa.Status.CurrentMetrics {
-		if m.Pods != nil && m.Pods.Metric.Name == metric {
-			return m.Pods.Current.AverageValue
+// current is the autoscaler's newest value of the signal that stands at a place of the pool's metrics, a mean over so many
+// replicas; nil when it has none.
+func current(c DemandChange, at int, signal semantics.Signal) (value *resource.Quantity, replicas int32) {
+	for _, m := range c.HPA.Status.CurrentMetrics {
+		switch {
+		case m.Pods != nil && m.Pods.Metric.Name == signal.Metric:
+			return m.Pods.Current.AverageValue, c.Ready
+		case m.External == nil || m.External.Metric.Name != triggerMetric(at):
+		case signal.Shared: // one value for all, times the replicas that are ready
+			return m.External.Current.Value, c.Ready
+		default:
+			return m.External.Current.AverageValue, c.HPA.Status.CurrentReplicas
 		}
 	}
-	return nil
+	return nil, 0
 }
 
 // desiredReplicas is ceil(value * replicas / target), or what there is while value / target is within the tolerance of 1.

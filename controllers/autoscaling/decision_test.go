@@ -41,6 +41,27 @@ func TestDecisions(t *testing.T) {
 	input := func(signal v1alpha1.ScalingMetricType, metric, value, target string, desired int32) v1alpha1.ScalingInput {
 		return v1alpha1.ScalingInput{Signal: signal, Metric: metric, Value: value, Target: target, Replicas: 2, Desired: desired}
 	}
+	// KEDA's autoscaler had three replicas when it looked: its means are over all of them, ready or not.
+	keda := func(desired int32, utilization, ttft string) *autoscalingv2.HorizontalPodAutoscaler {
+		h := hpa(desired, "9", "9")
+		h.Status.CurrentReplicas = 3
+		external := func(name string, current autoscalingv2.MetricValueStatus) autoscalingv2.MetricStatus {
+			return autoscalingv2.MetricStatus{Type: autoscalingv2.ExternalMetricSourceType, External: &autoscalingv2.ExternalMetricStatus{
+				Metric: autoscalingv2.MetricIdentifier{Name: name}, Current: current,
+			}}
+		}
+		h.Status.CurrentMetrics = []autoscalingv2.MetricStatus{
+			external("s1-prometheus", autoscalingv2.MetricValueStatus{Value: new(resource.MustParse(ttft))}),
+			external("s0-prometheus", autoscalingv2.MetricValueStatus{AverageValue: new(resource.MustParse(utilization))}),
+		}
+		return h
+	}
+	scaledByKEDA := func(p *v1alpha1.EnginePool) {
+		p.Spec.Autoscaling.Provider = v1alpha1.ProviderKEDA
+		p.Spec.Autoscaling.Metrics = []v1alpha1.ScalingMetric{
+			{Type: v1alpha1.MetricUtilization, Target: resource.MustParse("0.8")}, {Type: v1alpha1.MetricTTFT, Target: resource.MustParse("0.5")},
+		}
+	}
 	for _, tc := range []struct {
 		name   string
 		reason string
@@ -70,6 +91,17 @@ func TestDecisions(t *testing.T) {
 				By: v1alpha1.ActorHPA, From: 2, To: 6, MinReplicas: new(int32(2)), MaxReplicas: new(int32(6)), RawDesired: new(int32(10)), Bound: "maxReplicas 6",
 				Inputs: []v1alpha1.ScalingInput{input(v1alpha1.MetricUtilization, "sluice_utilization", "4", "800m", 10), input(v1alpha1.MetricQueueLength, "sluice_queue_length", "5400m", "5", 2)},
 				Reason: "Utilization: ceil(4 * 2 / 800m) = 10; QueueLength: ceil(5400m * 2 / 5) = 2; Concurrency has no value; bound: maxReplicas 6: demand 2 becomes 6",
+			},
+		},
+		{
+			name: "KEDA", reason: "its metrics have the numbers of the triggers, in any order", pool: pool(5, scaledByKEDA), hpa: keda(5, "1200m", "1"),
+			want: &v1alpha1.ScalingDecision{
+				By: v1alpha1.ActorHPA, From: 2, To: 5, MinReplicas: new(int32(2)), MaxReplicas: new(int32(6)), RawDesired: new(int32(5)), Bound: "none",
+				Inputs: []v1alpha1.ScalingInput{
+					{Signal: v1alpha1.MetricUtilization, Metric: "sluice_utilization", Value: "1200m", Target: "800m", Replicas: 3, Desired: 5},
+					{Signal: v1alpha1.MetricTTFT, Metric: "sluice_ttft_slo_ratio", Value: "1", Target: "500m", Replicas: 2, Desired: 4},
+				},
+				Reason: "Utilization: ceil(1200m * 3 / 800m) = 5; TTFT: ceil(1 * 2 / 500m) = 4; bound: none: demand 2 becomes 5",
 			},
 		},
 		{name: "TooEarly", reason: "the autoscaler writes its status after the demand", pool: pool(4), hpa: hpa(2, "1300m", "2"), age: 2 * time.Second, again: 3 * time.Second},

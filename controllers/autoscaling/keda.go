@@ -40,11 +40,15 @@ func BuildScaledObject(pool *v1alpha1.EnginePool, prometheusURL string) (*unstru
 	if prometheusURL == "" {
 		return nil, fmt.Errorf("autoscaling.provider of pool %s is KEDA, whose triggers ask a Prometheus: start the operator with --prometheus-url, for example http://prometheus.monitoring:9090", pool.Spec.Pool)
 	}
+	layout, err := plan.NewLayout(pool.Spec.EngineShape)
+	if err != nil {
+		return nil, err // such a pool has no pods
+	}
 	spec := pool.Spec.Autoscaling
 	triggers := make([]any, 0, len(spec.Metrics))
 	for _, m := range spec.Metrics {
 		signal, _ := semantics.SignalOf(m.Type)
-		query, ok := signal.Query(PoolSelector(pool), pool.Spec.SLO)
+		query, ok := signal.Query(PoolSelector(pool), int(layout.Data), pool.Spec.SLO)
 		if !ok {
 			return nil, fmt.Errorf("autoscaling.metrics type %s of pool %s cannot be asked of a Prometheus: use another type, or autoscaling.provider MetricsAPI", m.Type, pool.Spec.Pool)
 		}
@@ -88,6 +92,28 @@ func BuildScaledObject(pool *v1alpha1.EnginePool, prometheusURL string) (*unstru
 	object.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(pool, v1alpha1.GroupVersion.WithKind("EnginePool"))})
 	return object, nil
 }
+
+// AutoscalerName is the name of the HorizontalPodAutoscaler that scales a pool: the pool's, or the one that KEDA gives it.
+func AutoscalerName(pool *v1alpha1.EnginePool) string {
+	if UsesKEDA(pool) {
+		return "keda-hpa-" + pool.Name
+	}
+	return pool.Name
+}
+
+// PoolOfKEDA gives the name of the pool that a HorizontalPodAutoscaler of KEDA's scales: that of the ScaledObject which it was
+// made for. ok is false for every other autoscaler.
+func PoolOfKEDA(hpa *autoscalingv2.HorizontalPodAutoscaler) (name string, ok bool) {
+	owner := metav1.GetControllerOf(hpa)
+	if owner == nil || owner.Kind != ScaledObjectKind || !strings.HasPrefix(owner.APIVersion, ScaledObjectResource.Group+"/") {
+		return "", false
+	}
+	target := hpa.Spec.ScaleTargetRef
+	return owner.Name, target.Kind == "EnginePool" && target.Name == owner.Name && strings.HasPrefix(target.APIVersion, v1alpha1.GroupVersion.Group+"/")
+}
+
+// triggerMetric is the name under which KEDA serves the value of a pool's trigger.
+func triggerMetric(trigger int) string { return fmt.Sprintf("s%d-prometheus", trigger) }
 
 // PoolSelector picks the series of a pool by the labels that its monitor sets.
 func PoolSelector(pool *v1alpha1.EnginePool) string {

@@ -10,12 +10,6 @@ import (
 	"github.com/sluice-dev/sluice/controllers/semantics"
 )
 
-// about is what must be known of a pool to read its samples.
-type about struct {
-	ranks int // DP ranks that a leader answers for
-	slo   *v1alpha1.SLOSpec
-}
-
 // ReadsLatency says whether a pool is scaled by the operator on a signal that is made of histograms.
 func ReadsLatency(pool *v1alpha1.EnginePool) bool {
 	scaling := pool.Spec.Autoscaling
@@ -74,7 +68,7 @@ func judge(pod observe.PodSample, now time.Time, freshFor time.Duration) verdict
 // sampler reads signals at one moment.
 type sampler struct {
 	signal   semantics.Signal
-	about    func(pool types.NamespacedName) about
+	slo      func(pool types.NamespacedName) *v1alpha1.SLOSpec
 	pool     func(pool types.NamespacedName) observe.PoolSample
 	now      time.Time
 	freshFor time.Duration
@@ -101,7 +95,7 @@ func (s sampler) read(pods []observe.PodSample) ([]reading, *Unavailable) {
 		}
 		milli, fault := known.milli, known.fault
 		if !s.signal.Shared {
-			milli, fault = s.signal.Of(replicaOf(pod, known.about.ranks), known.work)
+			milli, fault = s.signal.Of(replicaOf(pod), known.work)
 		}
 		if fault != semantics.NoFault {
 			faults.add(verdictFault, fault, pod.Name)
@@ -117,7 +111,6 @@ func (s sampler) read(pods []observe.PodSample) ([]reading, *Unavailable) {
 
 // poolValue is what the readings of one pool's pods have in common.
 type poolValue struct {
-	about about
 	work  semantics.Work // of all ranks
 	milli int64          // of shared signals
 	fault semantics.Fault
@@ -125,8 +118,8 @@ type poolValue struct {
 
 // ofPool reads what all pods of a pool tell together, draining ones left out.
 func (s sampler) ofPool(pool types.NamespacedName) poolValue {
-	value := poolValue{about: s.about(pool)}
 	var (
+		value  poolValue
 		events semantics.Distribution
 		role   v1alpha1.Role
 		busy   bool
@@ -144,6 +137,9 @@ func (s sampler) ofPool(pool types.NamespacedName) poolValue {
 		if !s.signal.Shared {
 			continue
 		}
+		if len(pod.Ranks) < max(1, pod.DataRanks) {
+			value.fault = semantics.FaultPartial // the rank that is missing may be the one that is busy
+		}
 		if n, ok := pod.Outstanding(); !ok || n > 0 {
 			busy = true
 		}
@@ -156,14 +152,15 @@ func (s sampler) ofPool(pool types.NamespacedName) poolValue {
 		}
 	}
 	if s.signal.Shared && value.fault == semantics.NoFault {
-		value.milli, value.fault = s.signal.Latency(role, events, busy, value.about.slo)
+		value.milli, value.fault = s.signal.Latency(role, events, busy, s.slo(pool))
 	}
 	return value
 }
 
-// replicaOf gives what a pod's sample holds for signals.
-func replicaOf(pod observe.PodSample, ranks int) semantics.Replica {
-	return semantics.Replica{Role: pod.Role, Want: ranks, Ranks: pod.Ranks, Work: pod.Work}
+// replicaOf gives what a pod's sample holds for signals. How many ranks it must hold is the pod's own: pods of two revisions
+// may differ in it.
+func replicaOf(pod observe.PodSample) semantics.Replica {
+	return semantics.Replica{Role: pod.Role, Want: pod.DataRanks, Ranks: pod.Ranks, Work: pod.Work}
 }
 
 // faults collects why pods have no number.

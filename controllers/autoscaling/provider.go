@@ -18,7 +18,6 @@ import (
 
 	"github.com/sluice-dev/sluice/api/v1alpha1"
 	"github.com/sluice-dev/sluice/controllers/observe"
-	"github.com/sluice-dev/sluice/controllers/plan"
 	"github.com/sluice-dev/sluice/controllers/semantics"
 )
 
@@ -132,7 +131,7 @@ func lookup(info metricsprovider.CustomMetricInfo, metricSelector labels.Selecto
 
 // sampler reads a signal now.
 func (p *provider) sampler(ctx context.Context, signal semantics.Signal) sampler {
-	return sampler{signal: signal, about: p.aboutPools(ctx), pool: p.store.Pool, now: p.clock.Now(), freshFor: p.store.FreshFor()}
+	return sampler{signal: signal, slo: p.objectives(ctx), pool: p.store.Pool, now: p.clock.Now(), freshFor: p.store.FreshFor()}
 }
 
 // poolValue is the signal of a pool, folded over the replicas that have a number.
@@ -151,7 +150,7 @@ func (p *provider) fold(signal semantics.Signal, pool *v1alpha1.EnginePool) (rea
 	key := client.ObjectKeyFromObject(pool)
 	sample := p.store.Pool(key)
 	s := sampler{
-		signal: signal, about: func(types.NamespacedName) about { return aboutPool(pool) },
+		signal: signal, slo: func(types.NamespacedName) *v1alpha1.SLOSpec { return pool.Spec.SLO },
 		pool: func(types.NamespacedName) observe.PoolSample { return sample }, now: p.clock.Now(), freshFor: p.store.FreshFor(),
 	}
 	readings, why := s.read(sample.Pods)
@@ -170,29 +169,20 @@ func (p *provider) fold(signal semantics.Signal, pool *v1alpha1.EnginePool) (rea
 	return folded, nil
 }
 
-// aboutPools tells of pools what their samples do not; a pool that is not known may be gone while its pods end.
-func (p *provider) aboutPools(ctx context.Context) func(types.NamespacedName) about {
-	known := map[types.NamespacedName]about{}
-	return func(key types.NamespacedName) about {
-		if a, ok := known[key]; ok {
-			return a
+// objectives reads spec.slo of pools; a pool that is not known may be gone while its pods end.
+func (p *provider) objectives(ctx context.Context) func(types.NamespacedName) *v1alpha1.SLOSpec {
+	known := map[types.NamespacedName]*v1alpha1.SLOSpec{}
+	return func(key types.NamespacedName) *v1alpha1.SLOSpec {
+		if slo, ok := known[key]; ok {
+			return slo
 		}
-		a := about{ranks: 1}
 		var pool v1alpha1.EnginePool
+		known[key] = nil
 		if err := p.pools.Get(ctx, key, &pool); err == nil {
-			a = aboutPool(&pool)
+			known[key] = pool.Spec.SLO
 		}
-		known[key] = a
-		return a
+		return known[key]
 	}
-}
-
-func aboutPool(pool *v1alpha1.EnginePool) about {
-	layout, err := plan.NewLayout(pool.Spec.EngineShape)
-	if err != nil {
-		return about{ranks: 1, slo: pool.Spec.SLO} // such a pool has no pods
-	}
-	return about{ranks: int(layout.Data), slo: pool.Spec.SLO}
 }
 
 func podValue(signal semantics.Signal, namespace string, r reading) *custom_metrics.MetricValue {

@@ -117,7 +117,7 @@ func poolInfo(metric string) metricsprovider.CustomMetricInfo {
 
 // TestBySelector tells what an autoscaler reads of type Pods.
 func TestBySelector(t *testing.T) {
-	dataParallel := testPool(func(p *v1alpha1.EnginePool) { p.Spec.Parallelism = v1alpha1.Parallelism{Tensor: 2, Data: 2} })
+	dataParallel := func(p *observe.PodSample) { p.DataRanks = 2 }
 	slo := testPool(func(p *v1alpha1.EnginePool) {
 		p.Spec.SLO = &v1alpha1.SLOSpec{TTFT: &v1alpha1.LatencyObjective{Threshold: metav1.Duration{Duration: 3 * time.Second}, Objective: resource.MustParse("0.7")}}
 	})
@@ -174,12 +174,17 @@ func TestBySelector(t *testing.T) {
 			metric: semantics.MetricUtilization, want: map[string]string{"a": "500m"},
 		},
 		{
-			name: "MeanOverRanks", reason: "a replica is one", pool: dataParallel,
-			pods: samples{engine("a", twoRanks(0.5, 1))}, metric: semantics.MetricUtilization, want: map[string]string{"a": "750m"},
+			name: "MeanOverRanks", reason: "a replica is one",
+			pods: samples{engine("a", twoRanks(0.5, 1), dataParallel)}, metric: semantics.MetricUtilization, want: map[string]string{"a": "750m"},
 		},
 		{
-			name: "RankMissing", reason: "half of a replica is not a number", pool: dataParallel,
-			pods: samples{engine("a", rank(0.5, 0, 0, 0)), engine("b", twoRanks(1, 1))}, metric: semantics.MetricUtilization,
+			name: "TwoLayouts", reason: "while a change of parallelism.data rolls out, each pod must have its own ranks and no more",
+			pods:   samples{engine("a", rank(0.5, 0, 0, 0)), engine("b", twoRanks(1, 0.5), dataParallel)},
+			metric: semantics.MetricUtilization, want: map[string]string{"a": "500m", "b": "750m"},
+		},
+		{
+			name: "RankMissing", reason: "half of a replica is not a number",
+			pods: samples{engine("a", rank(0.5, 0, 0, 0), dataParallel), engine("b", twoRanks(1, 1), dataParallel)}, metric: semantics.MetricUtilization,
 			err: "PartialSamples: sluice_utilization: the samples of a lack ranks",
 		},
 		{

@@ -43,7 +43,7 @@ const (
 	ReasonScalingDisabled Reason = "ScalingDisabled"
 	// ReasonHPAError (False): the HorizontalPodAutoscaler says something else; the message is its own.
 	ReasonHPAError Reason = "HPAError"
-	// ReasonScaledObject (True): KEDA scales the pool by its ScaledObject, whose own conditions say whether it reads a number.
+	// ReasonScaledObject (True): KEDA scales the pool by its ScaledObject, and its autoscaler reads a number.
 	ReasonScaledObject Reason = "ScaledObject"
 	// ReasonKEDAMissing (False): the cluster has no ScaledObject resource; the object is made when KEDA is installed.
 	ReasonKEDAMissing Reason = "KEDAMissing"
@@ -118,19 +118,25 @@ func ScalingActive(pool *v1alpha1.EnginePool, hpa *autoscalingv2.HorizontalPodAu
 	}
 }
 
-// ScaledByKEDA gives the condition of a pool with provider KEDA. missing says that the cluster has no ScaledObject resource,
-// err why the object could not be made.
-func ScaledByKEDA(pool *v1alpha1.EnginePool, missing bool, err error) *metav1.Condition {
+// ScaledByKEDA gives the condition of a pool with provider KEDA from the autoscaler that KEDA made, which may be nil when there
+// is none yet. missing says that the cluster has no ScaledObject resource, err why the object could not be made.
+func ScaledByKEDA(pool *v1alpha1.EnginePool, hpa *autoscalingv2.HorizontalPodAutoscaler, missing bool, err error) *metav1.Condition {
+	status, reason, message := scalingActive(hpa)
+	switch {
+	case hpa == nil:
+		message = "KEDA has made no HorizontalPodAutoscaler for the ScaledObject of the pool's name yet; where that lasts, its conditions say why"
+	case status == metav1.ConditionTrue:
+		reason, message = ReasonScaledObject, "KEDA scales the pool by the ScaledObject of its name, and reads a number"
+	}
 	condition := &metav1.Condition{
-		Type: v1alpha1.ConditionScalingActive, Status: metav1.ConditionTrue, Reason: string(ReasonScaledObject), ObservedGeneration: pool.Generation,
-		Message: "KEDA scales the pool by the ScaledObject of its name, whose conditions say whether it reads a number",
+		Type: v1alpha1.ConditionScalingActive, Status: status, Reason: string(reason), Message: message, ObservedGeneration: pool.Generation,
 	}
 	no := func(reason Reason, message string) {
 		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, string(reason), message
 	}
 	switch {
 	case Asleep(pool):
-		condition.Reason, condition.Message = string(ReasonAsleep), "the pool has no replica; the next request makes one"
+		condition.Status, condition.Reason, condition.Message = metav1.ConditionTrue, string(ReasonAsleep), "the pool has no replica; the next request makes one"
 	case err != nil:
 		no(ReasonNoScaledObject, err.Error())
 	case missing:

@@ -1,6 +1,7 @@
 package autoscaling
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -64,6 +65,75 @@ func TestScalingActive(t *testing.T) {
 	}
 	if got := ScalingActive(testPool(func(p *v1alpha1.EnginePool) { p.Spec.Autoscaling = nil }), nil); got != nil {
 		t.Errorf("a pool without autoscaling has the condition %+v", got)
+	}
+}
+
+// TestScaledByKEDA tells what becomes of KEDA's state, and of what is missing.
+func TestScaledByKEDA(t *testing.T) {
+	hpa := func(status corev1.ConditionStatus, reason, message string) *autoscalingv2.HorizontalPodAutoscaler {
+		return &autoscalingv2.HorizontalPodAutoscaler{Status: autoscalingv2.HorizontalPodAutoscalerStatus{Conditions: []autoscalingv2.HorizontalPodAutoscalerCondition{
+			{Type: autoscalingv2.ScalingActive, Status: status, Reason: reason, Message: message},
+		}}}
+	}
+	reads := hpa(corev1.ConditionTrue, "ValidMetricFound", "found")
+	for _, tc := range []struct {
+		name    string
+		reason  string
+		pool    *v1alpha1.EnginePool
+		hpa     *autoscalingv2.HorizontalPodAutoscaler
+		missing bool
+		err     error
+		status  metav1.ConditionStatus
+		why     Reason
+		message string
+	}{
+		{"Reads", "as its autoscaler says", testPool(), reads, false, nil, metav1.ConditionTrue, ReasonScaledObject, "KEDA scales the pool by the ScaledObject of its name, and reads a number"},
+		{"Empty", "an answer without a series is no number", testPool(), hpa(corev1.ConditionFalse, "FailedGetExternalMetric", "the result is empty"), false, nil,
+			metav1.ConditionFalse, ReasonHPAError, "FailedGetExternalMetric: the result is empty"},
+		{"NoAutoscaler", "KEDA may not run", testPool(), nil, false, nil, metav1.ConditionUnknown, ReasonPending,
+			"KEDA has made no HorizontalPodAutoscaler for the ScaledObject of the pool's name yet; where that lasts, its conditions say why"},
+		{"Missing", "no resource to make", testPool(), nil, true, nil, metav1.ConditionFalse, ReasonKEDAMissing,
+			"autoscaling.provider is KEDA and the cluster has no ScaledObject resource: install KEDA, or use provider MetricsAPI"},
+		{"NotMade", "whatever stands against it", testPool(), nil, false, errors.New("no Prometheus"), metav1.ConditionFalse, ReasonNoScaledObject, "no Prometheus"},
+		{"Asleep", "it has no ScaledObject then", testPool(func(p *v1alpha1.EnginePool) {
+			p.Spec.Autoscaling.MinReplicas, p.Spec.Replicas = new(int32(0)), new(int32(0))
+		}), nil, false, nil,
+			metav1.ConditionTrue, ReasonAsleep, "the pool has no replica; the next request makes one"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			want := &metav1.Condition{Type: v1alpha1.ConditionScalingActive, Status: tc.status, Reason: string(tc.why), Message: tc.message, ObservedGeneration: 3}
+			if diff := cmp.Diff(want, ScaledByKEDA(tc.pool, tc.hpa, tc.missing, tc.err)); diff != "" {
+				t.Errorf("(-want +got), %s:\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+// TestPoolOfKEDA tells KEDA's autoscalers of pools from others.
+func TestPoolOfKEDA(t *testing.T) {
+	of := func(owner metav1.OwnerReference, target autoscalingv2.CrossVersionObjectReference) *autoscalingv2.HorizontalPodAutoscaler {
+		owner.Controller = new(true)
+		return &autoscalingv2.HorizontalPodAutoscaler{
+			ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{owner}}, Spec: autoscalingv2.HorizontalPodAutoscalerSpec{ScaleTargetRef: target},
+		}
+	}
+	scaled := metav1.OwnerReference{APIVersion: "keda.sh/v1alpha1", Kind: "ScaledObject", Name: "chat-decode"}
+	pool := autoscalingv2.CrossVersionObjectReference{APIVersion: "inference.sluice.dev/v1alpha1", Kind: "EnginePool", Name: "chat-decode"}
+	for _, tc := range []struct {
+		name, reason string
+		hpa          *autoscalingv2.HorizontalPodAutoscaler
+		ok           bool
+	}{
+		{"Its", "the ScaledObject has the pool's name", of(scaled, pool), true},
+		{"OwnHPA", "the operator's is controlled by the pool", BuildHPA(testPool()), false},
+		{"Orphan", "nobody's", &autoscalingv2.HorizontalPodAutoscaler{}, false},
+		{"Deployment", "it scales something else", of(scaled, autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "chat-decode"}), false},
+		{"OtherName", "a ScaledObject that somebody else made for the pool", of(scaled, autoscalingv2.CrossVersionObjectReference{APIVersion: pool.APIVersion, Kind: pool.Kind, Name: "chat-prefill"}), false},
+		{"OtherGroup", "a kind of that name in another group", of(metav1.OwnerReference{APIVersion: "other.sh/v1", Kind: "ScaledObject", Name: "chat-decode"}, pool), false},
+	} {
+		if name, ok := PoolOfKEDA(tc.hpa); ok != tc.ok || ok && name != "chat-decode" {
+			t.Errorf("%s: got %q, %t; want %t: %s", tc.name, name, ok, tc.ok, tc.reason)
+		}
 	}
 }
 

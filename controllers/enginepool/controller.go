@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
@@ -131,6 +132,7 @@ func (r *Reconciler) SetupWithManager(manager ctrl.Manager) error {
 		For(&v1alpha1.EnginePool{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Owns(&corev1.Pod{}).
 		Owns(&autoscalingv2.HorizontalPodAutoscaler{}).
+		Watches(&autoscalingv2.HorizontalPodAutoscaler{}, handler.EnqueueRequestsFromMapFunc(poolOfKEDA)).
 		WatchesRawSource(r.Samples.Source()).
 		WatchesRawSource(r.Scalers.Source(r.withKEDA, poolOf))
 	if r.Proofs != nil {
@@ -165,6 +167,19 @@ func (r *Reconciler) withKEDA(ctx context.Context) []reconcile.Request {
 // poolOf gives the pool of a ScaledObject, which has its name.
 func poolOf(_ context.Context, object client.Object) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: client.ObjectKeyFromObject(object)}}
+}
+
+// poolOfKEDA gives the pool whose ScaledObject KEDA made an autoscaler for.
+func poolOfKEDA(_ context.Context, object client.Object) []reconcile.Request {
+	hpa, ok := object.(*autoscalingv2.HorizontalPodAutoscaler)
+	if !ok {
+		return nil
+	}
+	name, ok := autoscaling.PoolOfKEDA(hpa)
+	if !ok {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: hpa.Namespace, Name: name}}}
 }
 
 // Reconcile brings one pool a step closer to its spec.

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/sluice-dev/sluice/api/v1alpha1"
+	"github.com/sluice-dev/sluice/controllers/autoscaling"
 	"github.com/sluice-dev/sluice/controllers/plan"
 )
 
@@ -25,7 +26,8 @@ type step struct {
 	revision string
 	pods     []*corev1.Pod // that the pool owns
 	replicas []plan.Replica
-	hpa      *autoscalingv2.HorizontalPodAutoscaler // nil when there is none
+	hpa      *autoscalingv2.HorizontalPodAutoscaler // that the pool owns; nil when there is none
+	scaler   *autoscalingv2.HorizontalPodAutoscaler // that scales the pool: hpa, or with provider KEDA the one that KEDA made
 	plan     plan.PoolPlan
 	read     bool // the fields above are filled
 
@@ -76,9 +78,15 @@ func (r *Reconciler) read(ctx context.Context, step *step, reader client.Reader)
 			others = append(others, &pods.Items[i])
 		}
 	}
-	step.hpa, err = r.readAutoscaler(ctx, pool)
+	step.hpa, err = r.readAutoscaler(ctx, pool, pool.Name)
 	if err != nil {
 		return err
+	}
+	step.scaler = step.hpa
+	if autoscaling.UsesKEDA(pool) {
+		if step.scaler, err = r.readAutoscaler(ctx, pool, autoscaling.AutoscalerName(pool)); err != nil {
+			return err
+		}
 	}
 	step.replicas = plan.Replicas(step.pods, func(name string) plan.Load { return r.load(pool, step.pods, name) })
 	r.failFrozen(step)
@@ -96,19 +104,20 @@ func (r *Reconciler) read(ctx context.Context, step *step, reader client.Reader)
 	return nil
 }
 
-func (r *Reconciler) readAutoscaler(ctx context.Context, pool *v1alpha1.EnginePool) (*autoscalingv2.HorizontalPodAutoscaler, error) {
+// readAutoscaler reads the autoscaler of a name, if it is the pool's or was made by KEDA for the pool's ScaledObject.
+func (r *Reconciler) readAutoscaler(ctx context.Context, pool *v1alpha1.EnginePool, name string) (*autoscalingv2.HorizontalPodAutoscaler, error) {
 	hpa := &autoscalingv2.HorizontalPodAutoscaler{}
-	err := r.Client.Get(ctx, client.ObjectKeyFromObject(pool), hpa)
+	err := r.Client.Get(ctx, client.ObjectKey{Namespace: pool.Namespace, Name: name}, hpa)
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read HorizontalPodAutoscaler %s: %w", client.ObjectKeyFromObject(pool), err)
+		return nil, fmt.Errorf("read HorizontalPodAutoscaler %s/%s: %w", pool.Namespace, name, err)
 	}
-	if !metav1.IsControlledBy(hpa, pool) {
-		return nil, nil
+	if of, ok := autoscaling.PoolOfKEDA(hpa); metav1.IsControlledBy(hpa, pool) || ok && of == pool.Name && autoscaling.UsesKEDA(pool) {
+		return hpa, nil
 	}
-	return hpa, nil
+	return nil, nil
 }
 
 // load says what the samples tell of one leader.

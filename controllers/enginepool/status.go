@@ -160,7 +160,7 @@ func (r *Reconciler) observe(step *step, now time.Time) (again time.Duration) {
 	again = sooner(again, setTracing(step))
 	scaling := autoscaling.ScalingActive(pool, step.hpa)
 	if autoscaling.UsesKEDA(pool) {
-		scaling = autoscaling.ScaledByKEDA(pool, step.noKEDA, step.noScaler)
+		scaling = autoscaling.ScaledByKEDA(pool, step.scaler, step.noKEDA, step.noScaler)
 	}
 	if scaling != nil {
 		meta.SetStatusCondition(&status.Conditions, *scaling)
@@ -356,7 +356,7 @@ func (r *Reconciler) observeDemand(step *step, now time.Time) (again time.Durati
 		}
 	}
 	step.pool.Status.LastDecisions, again = autoscaling.Decisions(autoscaling.DemandChange{
-		Pool: step.pool, HPA: step.hpa, Ready: ready, Seen: seen.at, Now: now,
+		Pool: step.pool, HPA: step.scaler, Ready: ready, Seen: seen.at, Now: now,
 	})
 	return again
 }

@@ -30,6 +30,9 @@ type PodSample struct {
 	Role   v1alpha1.Role
 	// Draining pods take no new requests: they carry the draining annotation or are being deleted.
 	Draining bool
+	// DataRanks is how many DP ranks the pod's engine answers for, by the layout that the pod was made with: during a roll-out
+	// that changes parallelism.data, the pods of a pool differ in it.
+	DataRanks int
 	// ReadySince is when the pod became Ready, by the API server's clock; zero while it is not Ready.
 	ReadySince time.Time
 

@@ -149,6 +149,7 @@ type target struct {
 	uid        types.UID
 	labels     labels.Set
 	role       v1alpha1.Role
+	dataRanks  int
 	draining   bool
 	readySince time.Time
 	url        string // empty while the pod cannot be polled
@@ -175,7 +176,7 @@ func (s *Store) sync(targets []target) {
 			s.pools[t.pool][t.pod.Name] = p
 			s.of[t.pod] = t.pool
 		}
-		p.Labels, p.Role, p.Draining, p.ReadySince = t.labels, t.role, t.draining, t.readySince
+		p.Labels, p.Role, p.DataRanks, p.Draining, p.ReadySince = t.labels, t.role, t.dataRanks, t.draining, t.readySince
 	}
 	for pod := range s.of {
 		if !seen[pod] {

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sluice-dev/sluice/api/v1alpha1"
+	"github.com/sluice-dev/sluice/controllers/plan"
 )
 
 // loadsPath asks for every section, since the queues of all stages count.
@@ -37,6 +38,7 @@ func targetOf(pod *corev1.Pod) (t target, ok bool) {
 		uid:        pod.UID,
 		labels:     maps.Clone(pod.Labels),
 		role:       v1alpha1.Role(pod.Labels[v1alpha1.LabelRole]),
+		dataRanks:  int(plan.LayoutOf(pod).Data),
 		draining:   draining(pod),
 		readySince: readySince(pod),
 	}

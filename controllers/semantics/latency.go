@@ -31,7 +31,7 @@ func (d Distribution) Total() float64 {
 	return total
 }
 
-// Add gives the events of both; ok is false where the bounds differ. The zero value has none.
+// Add gives the events of both; ok is false where the bounds differ. The zero value has none. A count that is none stays none.
 func (d Distribution) Add(other Distribution) (sum Distribution, ok bool) {
 	switch {
 	case d.Counts == nil:
@@ -43,6 +43,9 @@ func (d Distribution) Add(other Distribution) (sum Distribution, ok bool) {
 	}
 	sum = Distribution{Bounds: d.Bounds, Counts: slices.Clone(d.Counts)}
 	for i, c := range other.Counts {
+		if !IsNumber(c) || !IsNumber(sum.Counts[i]) {
+			c = math.NaN()
+		}
 		sum.Counts[i] += c
 	}
 	return sum, true
