@@ -71,7 +71,7 @@ func (d *Decode) Open(b request.Bootstrap, promptTokens int) (*Receiver, error) 
 	}
 	ctx, cancel := context.WithTimeoutCause(context.Background(), d.cfg.BootstrapTimeout, errBootstrapTimeout)
 	r := &Receiver{d: d, promptTokens: promptTokens, ctx: ctx, cancel: cancel, born: time.Now(), here: make(chan struct{})}
-	r.group = newGroup(&d.cfg, b.Room, WaitingPages, func(error) {})
+	r.group = newGroup(&d.cfg, b.Room, WaitingPages, func(*Error) {})
 	r.server, r.asking = net.JoinHostPort(b.Host, strconv.Itoa(b.Port)), true
 	d.mu.Lock()
 	defer d.mu.Unlock()

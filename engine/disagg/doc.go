@@ -40,8 +40,10 @@
 // # Ends
 //
 // Each session ends exactly once: Done, or Failed with an *Error that says in which step, for which reason and with
-// which peer. The peer is told the reason with an error frame when the connection still works. The death of a process
-// shows as a closed connection, that of a machine as silence longer than IdleTimeout (both sides send pings).
+// which peer. The peer is told the reason with an error frame when the connection still works, and in what the request ended when
+// that is common to both its halves: a client who left, an abort by the operator, a time-out (request.Outcome.Common). So is
+// a peer that comes later. The death of a process shows as a closed connection, that of a machine as silence longer than
+// IdleTimeout (both sides send pings).
 //
 // # Trust
 //

@@ -4,7 +4,9 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
+	"strings"
 
+	"github.com/sluice-dev/sluice/engine/request"
 	"github.com/sluice-dev/sluice/internal/peer"
 )
 
@@ -33,7 +35,7 @@ const (
 	framePage                           // prefill → decode: one layer of one page
 	frameFirst                          // prefill → decode: first token; nothing follows
 	frameAck                            // decode → prefill: everything arrived, page bytes [8]; nothing follows
-	frameError                          // both: reason and text; nothing follows
+	frameError                          // both: reason, the request's outcome, text; nothing follows
 	framePing                           // both: a sign of life
 	frameTypeEnd
 )
@@ -149,10 +151,13 @@ func control(typ frameType, payload []byte) []byte {
 	return b
 }
 
-// encodeError makes the payload of an error frame: reason, 0, text.
-func encodeError(r Reason, text string) []byte {
+// encodeError makes the payload of an error frame: reason, 0, then outcome and 0 when there is one, then the text.
+func encodeError(r Reason, outcome request.Outcome, text string) []byte {
 	b := append([]byte(r), 0)
-	b = append(b, text...)
+	if outcome != "" {
+		b = append(append(b, outcome...), 0)
+	}
+	b = append(b, strings.ReplaceAll(text, "\x00", "?")...)
 	if len(b) > maxErrorBytes {
 		b = b[:maxErrorBytes]
 	}
@@ -167,15 +172,15 @@ var knownReasons = map[Reason]bool{
 
 // decodeError turns an error frame into the fault it reports. The text is made printable: it may end in a log.
 func decodeError(b []byte) *fault {
-	r, text := ReasonProtocol, string(b)
-	for i, c := range b {
-		if c == 0 {
-			r, text = Reason(b[:i]), string(b[i+1:])
-			break
-		}
+	r, outcome := ReasonProtocol, request.Outcome("")
+	reason, text, found := strings.Cut(string(b), "\x00")
+	if !found {
+		text = reason
+	} else if knownReasons[Reason(reason)] {
+		r = Reason(reason)
 	}
-	if !knownReasons[r] {
-		r = ReasonProtocol
+	if o, rest, found := strings.Cut(text, "\x00"); found && request.Outcome(o).Common() {
+		outcome, text = request.Outcome(o), rest
 	}
 	if r == ReasonAborted {
 		r = ReasonPeerAborted
@@ -186,5 +191,5 @@ func decodeError(b []byte) *fault {
 			clean[i] = '?'
 		}
 	}
-	return &fault{reason: r, fromPeer: true, err: fmt.Errorf("%s", string(clean))}
+	return &fault{reason: r, outcome: outcome, fromPeer: true, err: fmt.Errorf("%s", string(clean))}
 }

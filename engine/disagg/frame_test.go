@@ -35,7 +35,7 @@ func FuzzFrames(f *testing.F) {
 	f.Add(append(page(1, 2, bytes.Repeat([]byte{7}, 96)), control(frameFirst, mustFirst(First{Token: 5, Seed: 9}))...), uint8(17))
 	f.Add(control(frameFirst, mustFirst(exampleFirst())), uint8(40))
 	f.Add(control(frameHello, mustJSON(hello{protocolVersion, peer.Nonce(), true})), uint8(255))
-	f.Add(control(frameError, encodeError(ReasonTimeout, "late")), uint8(3))
+	f.Add(control(frameError, encodeError(ReasonTimeout, request.OutcomeTimeout, "late")), uint8(3))
 	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"), uint8(5))
 	f.Add([]byte{byte(framePage), 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0}, uint8(16))
 	f.Fuzz(func(t *testing.T, in []byte, chunk uint8) {

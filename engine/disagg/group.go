@@ -16,8 +16,8 @@ import (
 type group struct {
 	cfg  *Config
 	room int64
-	met  State // Ready or WaitingPages: what follows Bootstrapping
-	over func(err error)
+	met  State               // Ready or WaitingPages: what follows Bootstrapping
+	over func(failed *Error) // nil: it is done
 
 	settled chan struct{} // closed when state is terminal
 
@@ -31,7 +31,7 @@ type group struct {
 	err      *Error // failed, once the state says so
 }
 
-func newGroup(cfg *Config, room int64, met State, over func(error)) group {
+func newGroup(cfg *Config, room int64, met State, over func(*Error)) group {
 	return group{cfg: cfg, room: room, met: met, over: over, settled: make(chan struct{})}
 }
 
@@ -87,7 +87,7 @@ func (g *group) Abort(err error) {
 	if err == nil {
 		err = errors.New("aborted")
 	}
-	g.fail(&fault{reason: ReasonAborted, err: err})
+	g.fail(&fault{reason: ReasonAborted, outcome: common(err), err: err})
 }
 
 // fail notes a failure of this side.
@@ -104,7 +104,7 @@ func (g *group) failLocked(err error) {
 	}
 	f := asFault(err)
 	if len(g.sessions) == 0 {
-		g.failed = &Error{Step: g.state, Reason: f.reason, Room: g.room, FromPeer: f.fromPeer, Err: f.err}
+		g.failed = &Error{Step: g.state, Reason: f.reason, Room: g.room, FromPeer: f.fromPeer, Err: f.err, Outcome: f.outcome}
 		return
 	}
 	for _, s := range g.sessions {
@@ -161,25 +161,22 @@ func (g *group) deriveLocked() (end bool) {
 func (g *group) spreadLocked() {
 	for _, s := range g.sessions {
 		if state, _ := s.look(); !state.Terminal() {
-			err, reason := g.failed.Err, g.failed.Reason
-			if reason == ReasonPeerAborted {
-				reason = ReasonAborted // and its peer makes the same of it
+			f := g.failed.fault()
+			f.told = true
+			if f.reason == ReasonPeerAborted {
+				f.reason = ReasonAborted // and its peer makes the same of it
 			}
 			if len(g.sessions) > 1 {
-				err = fmt.Errorf("the hand-over with %s has failed: %w", g.failed.Peer, g.failed.Err)
+				f.err = fmt.Errorf("the hand-over with %s has failed: %w", g.failed.Peer, g.failed.Err)
 			}
-			s.fail(&fault{reason: reason, told: true, err: err})
+			s.fail(f)
 		}
 	}
 }
 
 // end makes the state terminal. No lock is held.
 func (g *group) end(failed *Error) {
-	if failed == nil {
-		g.over(nil)
-	} else {
-		g.over(failed.Err)
-	}
+	g.over(failed)
 	g.mu.Lock()
 	to := Done
 	if failed != nil {

@@ -240,7 +240,7 @@ func TestDeath(t *testing.T) {
 
 // TestAbort ends one side in each phase and expects the other to hear the reason.
 func TestAbort(t *testing.T) {
-	gone := errors.New("the client went away")
+	gone := &Ended{Outcome: request.OutcomeAbortedOperator, Text: "the operator ends it"}
 	for _, side := range []string{"prefill", "decode"} {
 		for _, phase := range []State{Bootstrapping, WaitingPages, Ready, Sending} {
 			t.Run(side+"/"+phase.String(), func(t *testing.T) {
@@ -276,6 +276,7 @@ func TestAbort(t *testing.T) {
 					})
 					s, _ = p.prefill.Open(2, 9)
 					p.failed(s, Bootstrapping, ReasonPeerAborted, gone.Error())
+					endedIn(t, s, gone.Outcome)
 					return
 				}
 				if side == "prefill" {
@@ -287,12 +288,14 @@ func TestAbort(t *testing.T) {
 					if phase == Bootstrapping {
 						r, _ = p.decode.Open(p.bootstrap(1), 9)
 						p.failed(r, Bootstrapping, ReasonStale, gone.Error())
+						endedIn(t, r, gone.Outcome)
 						return
 					}
 					waitFor(t, "decode's end", r.Settled())
 					if ReasonOf(r.Err()) != ReasonPeerAborted || !strings.Contains(r.Err().Error(), gone.Error()) {
 						t.Errorf("decode: %v", r.Err())
 					}
+					endedIn(t, r, gone.Outcome)
 					return
 				}
 				r.Abort(gone)
@@ -305,6 +308,7 @@ func TestAbort(t *testing.T) {
 				if ReasonOf(s.Err()) != ReasonPeerAborted || !strings.Contains(s.Err().Error(), gone.Error()) {
 					t.Errorf("prefill: %v", s.Err())
 				}
+				endedIn(t, s, gone.Outcome)
 			})
 		}
 	}
@@ -313,7 +317,7 @@ func TestAbort(t *testing.T) {
 // TestAbortBeforeThePeersMet: a decode rank that gives up before it has met its prefill rank goes there to say so, whether the
 // room is open or will be.
 func TestAbortBeforeThePeersMet(t *testing.T) {
-	gone := errors.New("the client went away")
+	gone := &Ended{Outcome: request.OutcomeAbortedOperator, Text: "the operator ends it"}
 	p := newPair(t, pairOptions{prefill: func(c *Config) { c.MaxParked = 1 }})
 	doomed := func(room int64) {
 		t.Helper()
@@ -330,6 +334,7 @@ func TestAbortBeforeThePeersMet(t *testing.T) {
 	}
 	doomed(1)
 	p.failed(s, Bootstrapping, ReasonPeerAborted, gone.Error())
+	endedIn(t, s, gone.Outcome)
 
 	for _, room := range []int64{2, 3} { // the second takes the place of the first among those that wait
 		doomed(room)
@@ -344,6 +349,7 @@ func TestAbortBeforeThePeersMet(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.failed(s, Bootstrapping, ReasonPeerAborted, gone.Error())
+	endedIn(t, s, gone.Outcome)
 
 	// Who really comes is not kept out by those that are gone.
 	doomed(4)
@@ -360,7 +366,7 @@ func TestAbortBeforeThePeersMet(t *testing.T) {
 // TestAbortBeforeTheRoomIsKnown: so does one whose bootstrap server does not know yet which replica has the room.
 func TestAbortBeforeTheRoomIsKnown(t *testing.T) {
 	p := newPair(t, pairOptions{prefill: func(c *Config) { c.DPSize = 2 }})
-	gone := errors.New("the client went away")
+	gone := &Ended{Outcome: request.OutcomeAbortedOperator, Text: "the operator ends it"}
 	r, err := p.decode.Open(p.bootstrap(1), 9)
 	if err != nil {
 		t.Fatal(err)
@@ -373,6 +379,34 @@ func TestAbortBeforeTheRoomIsKnown(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.failed(s, Bootstrapping, ReasonPeerAborted, gone.Error())
+	endedIn(t, s, gone.Outcome)
+}
+
+// endedIn checks what the peer said of the request.
+func endedIn(t *testing.T, h interface{ Err() error }, want request.Outcome) {
+	t.Helper()
+	var e *Error
+	if !errors.As(h.Err(), &e) || e.Outcome != want {
+		t.Errorf("the outcome is not %q: %v", want, h.Err())
+	}
+}
+
+// TestOutcomesOfOneSide: what a request ends in on one engine alone is not said of the other half.
+func TestOutcomesOfOneSide(t *testing.T) {
+	for _, outcome := range request.Outcomes() {
+		p := newPair(t, pairOptions{})
+		s, r := p.open(1, 9)
+		p.until(r, WaitingPages)
+		s.Abort(&Ended{Outcome: outcome, Text: "stop\x00here"})
+		p.failed(r, WaitingPages, ReasonPeerAborted, "stop?here")
+		waitFor(t, "prefill's end", s.Settled())
+		want := outcome
+		if !outcome.Common() {
+			want = ""
+		}
+		endedIn(t, s, want)
+		endedIn(t, r, want)
+	}
 }
 
 // TestPagesAreLeftAlone holds a page read while the session is aborted: it must not settle before the read is over.
@@ -500,7 +534,7 @@ func TestHostilePrefill(t *testing.T) {
 		{name: "second accept", bytes: control(frameAccept, nil), reason: ReasonProtocol, text: "a accept frame"},
 		{name: "garbage", bytes: []byte(strings.Repeat("GET / HTTP/1.1\r\n", 4)), reason: ReasonProtocol, text: "unknown frame type 71"},
 		{name: "death in the middle of a frame", bytes: page(0, 0, full)[:50], hangUp: true, reason: ReasonPeerDied, text: "in the middle of a frame, after 50 bytes"},
-		{name: "error frame", bytes: control(frameError, encodeError(ReasonLocal, "out of\nmemory")), reason: ReasonLocal, text: "the peer reports: out of?memory"},
+		{name: "error frame", bytes: control(frameError, encodeError(ReasonLocal, "", "out of\nmemory")), reason: ReasonLocal, text: "the peer reports: out of?memory"},
 		{name: "odd reason", bytes: control(frameError, []byte("nonsense\x00text")), reason: ReasonProtocol, text: "the peer reports: text"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

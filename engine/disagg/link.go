@@ -301,8 +301,8 @@ func (l *link) farewell(err error) {
 		l.wmu.Lock()
 		if !l.broken {
 			l.broken = true
-			l.conn.SetWriteDeadline(time.Now().Add(farewellTimeout))            //nolint:errcheck // as above
-			l.conn.Write(control(frameError, encodeError(f.reason, f.Error()))) //nolint:errcheck // as above
+			l.conn.SetWriteDeadline(time.Now().Add(farewellTimeout))                       //nolint:errcheck // as above
+			l.conn.Write(control(frameError, encodeError(f.reason, f.outcome, f.Error()))) //nolint:errcheck // as above
 		}
 		l.wmu.Unlock()
 	}

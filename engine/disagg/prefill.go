@@ -39,7 +39,7 @@ type Prefill struct {
 	closed    bool
 	rooms     map[int64]*Sender  // opened and not settled
 	parked    map[visit]*arrival // decode ranks before their room; no key's room is in rooms; len <= MaxParked
-	over      map[int64]error    // why rooms ended; len <= rememberedRooms
+	over      map[int64]*fault   // what to say to who comes to a room that has ended; len <= rememberedRooms
 	overAt    []int64            // keys of over, oldest first
 	refused   error              // the last connection that was refused before it named a room, to explain a time-out
 	refusedAt time.Time
@@ -94,7 +94,7 @@ func NewPrefill(cfg Config, layout Layout, pages Pages) (*Prefill, error) {
 	ctx, stop := context.WithCancel(context.Background())
 	p := &Prefill{
 		cfg: cfg, shard: shard, pages: pages, ln: ln, incarnation: peer.Nonce(), registered: make(chan struct{}), stop: stop,
-		rooms: map[int64]*Sender{}, parked: map[visit]*arrival{}, over: map[int64]error{}, fresh: list.New(), links: map[*link]struct{}{},
+		rooms: map[int64]*Sender{}, parked: map[visit]*arrival{}, over: map[int64]*fault{}, fresh: list.New(), links: map[*link]struct{}{},
 	}
 	p.direct = directOf(pages, layout)
 	slabBytes := max(batchBytes, headerBytes+layout.PageBytesPerLayer)
@@ -119,7 +119,7 @@ func (p *Prefill) Open(room int64, promptTokens int) (*Sender, error) {
 		return nil, fmt.Errorf("open room %d: the prompt has %d tokens, want at least 1", room, promptTokens)
 	}
 	s := &Sender{p: p, promptTokens: promptTokens, queued: p.shard.grid(p.shard.holds, promptTokens)}
-	s.group = newGroup(&p.cfg, room, Ready, func(err error) { p.forget(s, err) })
+	s.group = newGroup(&p.cfg, room, Ready, func(failed *Error) { p.forget(s, failed) })
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -156,23 +156,30 @@ func (p *Prefill) turnAway(a *arrival, err error) {
 }
 
 // forget takes a room out of the table and remembers why it ended.
-func (p *Prefill) forget(s *Sender, err error) {
+func (p *Prefill) forget(s *Sender, failed *Error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.rooms[s.room] == s {
 		delete(p.rooms, s.room)
 	}
-	if err == nil {
-		err = errors.New("its transfer is done")
-	}
 	if _, known := p.over[s.room]; !known {
 		p.overAt = append(p.overAt, s.room)
 	}
-	p.over[s.room] = err
+	p.over[s.room] = overFault(s.room, failed)
 	for len(p.overAt) > rememberedRooms {
 		delete(p.over, p.overAt[0])
 		p.overAt = p.overAt[1:]
 	}
+}
+
+// overFault is what a decode rank hears that comes to a room which is over. The request's outcome is that of its half, too.
+func overFault(room int64, failed *Error) *fault {
+	if failed == nil {
+		return faultf(ReasonStale, "room %d is over: its transfer is done", room)
+	}
+	f := faultf(ReasonStale, "room %d is over: %v", room, failed.Err)
+	f.outcome = failed.Outcome
+	return f
 }
 
 // explainTimeout adds the last refused connection to the time-out of a room that nobody joined, when it is recent: the peer
@@ -356,7 +363,7 @@ func (p *Prefill) arrive(a *arrival) error {
 	case s != nil:
 		return s.meet(a)
 	case p.over[room] != nil:
-		return faultf(ReasonStale, "room %d is over: %v", room, p.over[room])
+		return p.over[room]
 	case p.parked[a.visit()] != nil:
 		return faultf(ReasonProtocol, "room %d has its decode rank already", room)
 	case len(p.parked) >= p.cfg.MaxParked && !p.forgetDoomedLocked():

@@ -175,7 +175,7 @@ func (r *Receiver) takeLeave() {
 	var visits sync.WaitGroup
 	for _, f := range fetches {
 		if !f.hasMet() {
-			visits.Go(func() { f.visit(ctx, &fault{reason: failed.Reason, err: failed.Err}) })
+			visits.Go(func() { f.visit(ctx, failed.fault()) })
 		}
 	}
 	visits.Wait()
@@ -212,7 +212,7 @@ func (r *Receiver) blame(err error) error {
 	failed := r.failed
 	r.mu.Unlock()
 	if failed != nil {
-		return &fault{reason: failed.Reason, err: failed.Err}
+		return failed.fault()
 	}
 	if errors.Is(context.Cause(r.ctx), errBootstrapTimeout) {
 		return faultf(ReasonTimeout, "not ready within %v: %v", r.cfg.BootstrapTimeout, err)

@@ -21,7 +21,7 @@ func (s *Sender) meet(a *arrival) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.failed != nil || s.state.Terminal() {
-		return faultf(ReasonStale, "room %d is over", s.room)
+		return overFault(s.room, s.failed)
 	}
 	if a.fault != nil {
 		s.failLocked(a.fault)

@@ -92,7 +92,7 @@ func (s *session) end(err error) {
 	if s.cause == nil {
 		s.moveLocked(Done)
 	} else {
-		s.err = &Error{Step: s.state, Reason: s.cause.reason, Room: s.room, Peer: s.peer, FromPeer: s.cause.fromPeer, Err: s.cause.err}
+		s.err = &Error{Step: s.state, Reason: s.cause.reason, Room: s.room, Peer: s.peer, FromPeer: s.cause.fromPeer, Err: s.cause.err, Outcome: s.cause.outcome}
 		s.moveLocked(Failed)
 	}
 	s.mu.Unlock()

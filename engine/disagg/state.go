@@ -3,6 +3,8 @@ package disagg
 import (
 	"errors"
 	"fmt"
+
+	"github.com/sluice-dev/sluice/engine/request"
 )
 
 // State is where a session is. A Sender goes Bootstrapping → Ready → Sending → Done, a Receiver Bootstrapping →
@@ -87,6 +89,9 @@ const (
 	ReasonLocal Reason = "local"
 )
 
+// fault is the failure again, as it is passed on: to other sessions of the room and to peers that come later.
+func (e *Error) fault() *fault { return &fault{reason: e.Reason, outcome: e.Outcome, err: e.Err} }
+
 // Error is the end of a failed session.
 type Error struct {
 	Step     State  // the state in which it failed
@@ -95,6 +100,9 @@ type Error struct {
 	Peer     string // address of the other side, empty when it was never met
 	FromPeer bool   // the other side noticed and told us
 	Err      error  // the detail
+
+	// Outcome is what the request ended in at the side that ended it: Common. Empty when that side did not say.
+	Outcome request.Outcome
 }
 
 func (e *Error) Error() string {
@@ -131,9 +139,27 @@ func ReasonOf(err error) Reason {
 // fault is an error with its reason, before the session that it ends adds room, peer and step.
 type fault struct {
 	reason   Reason
+	outcome  request.Outcome // of the request, Common; empty: not known
 	fromPeer bool
 	told     bool // the peer of this connection is to hear of it, although it is another one that died
 	err      error
+}
+
+// Ended is the reason for Abort when the request has ended here. The peer hears the text, and the outcome when that is Common.
+type Ended struct {
+	Outcome request.Outcome
+	Text    string
+}
+
+func (e *Ended) Error() string { return e.Text }
+
+// common is the outcome that the peer of an aborted hand-over ends its half with; empty: the reason says nothing about that.
+func common(reason error) request.Outcome {
+	var e *Ended
+	if errors.As(reason, &e) && e.Outcome.Common() {
+		return e.Outcome
+	}
+	return ""
 }
 
 func (f *fault) Error() string { return f.err.Error() }

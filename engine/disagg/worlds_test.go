@@ -368,13 +368,17 @@ func TestEndsOfWorlds(t *testing.T) {
 	ends := []struct {
 		name   string
 		reason Reason // at every rank, or what the peer of an abort makes of it
-		end    func(e *engines, r room)
+		// outcome of the request, as every rank hears it.
+		outcome request.Outcome
+		end     func(e *engines, r room)
 	}{
-		{"a sender aborts", ReasonAborted, func(_ *engines, r room) { r.senders[1].Abort(errors.New("the client went")) }},
-		{"a receiver aborts", ReasonAborted, func(_ *engines, r room) { r.receivers[1].Abort(nil) }},
-		{"a prefill rank ends", ReasonAborted, func(e *engines, _ room) { e.prefills[1].Close() }},
-		{"a decode rank ends", ReasonAborted, func(e *engines, _ room) { e.decodes[0].Close() }},
-		{"the connections of a prefill rank break", ReasonPeerDied, func(e *engines, _ room) {
+		{"a sender aborts", ReasonAborted, request.OutcomeAbortedOperator, func(_ *engines, r room) {
+			r.senders[1].Abort(&Ended{Outcome: request.OutcomeAbortedOperator, Text: "the operator ends it"})
+		}},
+		{"a receiver aborts", ReasonAborted, "", func(_ *engines, r room) { r.receivers[1].Abort(nil) }},
+		{"a prefill rank ends", ReasonAborted, "", func(e *engines, _ room) { e.prefills[1].Close() }},
+		{"a decode rank ends", ReasonAborted, "", func(e *engines, _ room) { e.decodes[0].Close() }},
+		{"the connections of a prefill rank break", ReasonPeerDied, "", func(e *engines, _ room) {
 			p := e.prefills[1]
 			p.mu.Lock()
 			defer p.mu.Unlock()
@@ -412,6 +416,7 @@ func TestEndsOfWorlds(t *testing.T) {
 					if s.State() != Failed || reason != end.reason && (end.reason != ReasonAborted || reason != ReasonPeerAborted) {
 						t.Errorf("a rank ends as %v: %v", s.State(), s.Err())
 					}
+					endedIn(t, s, end.outcome)
 				}
 				for _, one := range r.senders {
 					check(one, one.Settled())

@@ -228,6 +228,17 @@ func (o Outcome) HTTPStatus() int {
 	}
 }
 
+// Common reports whether the outcome is one of the request itself, so that its other half ends in the same one, on prefill and
+// decode engines. Any other is the one engine's alone, and the other half saw a hand-over that failed.
+func (o Outcome) Common() bool {
+	switch o {
+	case OutcomeAbortedClient, OutcomeAbortedOperator, OutcomeTimeout, OutcomeTooLong, OutcomeInvalid:
+		return true
+	default:
+		return false
+	}
+}
+
 // Finish is the end of a request.
 type Finish struct {
 	Type    FinishType

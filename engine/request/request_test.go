@@ -1,6 +1,9 @@
 package request
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
 func TestOutcomes(t *testing.T) {
 	for outcome, want := range map[Outcome]int{
@@ -10,6 +13,19 @@ func TestOutcomes(t *testing.T) {
 		if got := outcome.HTTPStatus(); got != want {
 			t.Errorf("status of %s is %d, want %d", outcome, got, want)
 		}
+	}
+}
+
+func TestCommonOutcomes(t *testing.T) {
+	var common []Outcome
+	for _, o := range Outcomes() {
+		if o.Common() {
+			common = append(common, o)
+		}
+	}
+	want := []Outcome{OutcomeAbortedClient, OutcomeAbortedOperator, OutcomeTimeout, OutcomeTooLong, OutcomeInvalid}
+	if !slices.Equal(want, common) || Outcome("").Common() || Outcome("new").Common() {
+		t.Errorf("both halves of a request end in %v, want %v alone", common, want)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/sluice-dev/sluice/engine/disagg"
+	"github.com/sluice-dev/sluice/engine/request"
 )
 
 // How the ranks of a world stay together. Each step begins with the leader's input, which all take (share), and then they
@@ -126,7 +127,7 @@ func (s *Scheduler) handoffs() []*handoff {
 const maxFailureBytes = 1 << 10
 
 // encodeReport appends what a rank tells the others each step: its digest, and the state of each transfer, one byte, for a
-// failed one followed by a byte that is 1 when the peers had not met, and by the text, its length first.
+// failed one followed by a byte that is 1 when the peers had not met, and by the outcome and the text, their lengths first.
 func encodeReport(dst []byte, d digest, hands []*handoff) []byte {
 	dst = binary.LittleEndian.AppendUint64(dst, uint64(d))
 	for _, h := range hands {
@@ -135,18 +136,31 @@ func encodeReport(dst []byte, d digest, hands []*handoff) []byte {
 		if state != disagg.Failed {
 			continue
 		}
-		bootstrap, err := h.ownFailure()
-		text := fmt.Sprint(err)
+		f := h.ownFailure()
+		text := fmt.Sprint(f.err)
 		text = text[:min(len(text), maxFailureBytes)]
 		flag := byte(0)
-		if bootstrap {
+		if f.bootstrap {
 			flag = 1
 		}
 		dst = append(dst, flag)
-		dst = binary.AppendUvarint(dst, uint64(len(text)))
-		dst = append(dst, text...)
+		dst = appendText(dst, string(f.outcome))
+		dst = appendText(dst, text)
 	}
 	return dst
+}
+
+func appendText(dst []byte, text string) []byte {
+	return append(binary.AppendUvarint(dst, uint64(len(text))), text...)
+}
+
+// cutText reads what appendText wrote, of at most maxFailureBytes.
+func cutText(raw []byte) (text string, rest []byte, err error) {
+	n, size := binary.Uvarint(raw)
+	if size <= 0 || n > maxFailureBytes || uint64(len(raw)-size) < n {
+		return "", nil, errReport
+	}
+	return string(raw[size : size+int(n)]), raw[size+int(n):], nil
 }
 
 var errReport = errors.New("it is cut short, or not a report")
@@ -179,15 +193,21 @@ func agreeStates(hands []*handoff, raw []byte) error {
 		if len(raw) < 1 {
 			return errReport
 		}
-		bootstrap := raw[0] == 1
-		n, size := binary.Uvarint(raw[1:])
-		if size <= 0 || n > maxFailureBytes || uint64(len(raw)-1-size) < n {
+		f := failure{bootstrap: raw[0] == 1}
+		outcome, rest, err := cutText(raw[1:])
+		if err != nil {
+			return err
+		}
+		if f.outcome = request.Outcome(outcome); outcome != "" && !f.outcome.Common() {
 			return errReport
 		}
-		text := string(raw[1+size : 1+size+int(n)])
-		raw = raw[1+size+int(n):]
-		if h.failure == nil {
-			h.failure, h.bootstrap = errors.New(text), bootstrap
+		text, rest, err := cutText(rest)
+		if err != nil {
+			return err
+		}
+		raw = rest
+		if f.err = errors.New(text); h.failed == nil {
+			h.failed = &f
 		}
 	}
 	if len(raw) > 0 {

@@ -435,10 +435,11 @@ func TestReportRoundTrip(t *testing.T) {
 		r := &room{w: rooms, state: [2]disagg.State{s}, err: err}
 		return &handoff{transfer: end{room: r}}
 	}
-	mine := []*handoff{hand(disagg.Ready, nil), hand(disagg.Done, nil), hand(disagg.Done, nil), {opening: errors.New("no such room")}}
+	mine := []*handoff{hand(disagg.Ready, nil), hand(disagg.Done, nil), hand(disagg.Done, nil), {opening: errors.New("no such room")}, hand(disagg.Sending, nil)}
 	other := []*handoff{hand(disagg.Bootstrapping, nil), hand(disagg.Done, nil),
-		hand(disagg.Failed, &disagg.Error{Step: disagg.Sending, Reason: disagg.ReasonPeerDied, Room: 7, Err: errors.New("reset")}), hand(disagg.Ready, nil)}
-	agreed := []*handoff{{}, {}, {}, {}}
+		hand(disagg.Failed, &disagg.Error{Step: disagg.Sending, Reason: disagg.ReasonPeerDied, Room: 7, Err: errors.New("reset")}), hand(disagg.Ready, nil),
+		hand(disagg.Failed, &disagg.Error{Step: disagg.Sending, Reason: disagg.ReasonPeerAborted, Room: 8, Err: errors.New("stop"), Outcome: request.OutcomeAbortedOperator})}
+	agreed := []*handoff{{}, {}, {}, {}, {}}
 	for _, h := range agreed {
 		h.agreed, h.settled = disagg.Done, true
 	}
@@ -456,12 +457,13 @@ func TestReportRoundTrip(t *testing.T) {
 		Settled   bool
 		Failure   string
 		Bootstrap bool
+		Outcome   request.Outcome
 	}
 	var got []seen
 	for _, h := range agreed {
-		x := seen{State: h.agreed, Settled: h.settled, Bootstrap: h.bootstrap}
-		if h.failure != nil {
-			x.Failure = h.failure.Error()
+		x := seen{State: h.agreed, Settled: h.settled}
+		if f := h.failed; f != nil {
+			x.Failure, x.Bootstrap, x.Outcome = f.err.Error(), f.bootstrap, f.outcome
 		}
 		got = append(got, x)
 	}
@@ -469,6 +471,7 @@ func TestReportRoundTrip(t *testing.T) {
 		{State: disagg.Bootstrapping}, {State: disagg.Done, Settled: true},
 		{State: disagg.Failed, Settled: true, Failure: "kv transfer of room 7 failed in Sending (peer_died): reset"},
 		{State: disagg.Failed, Failure: "no such room", Bootstrap: true},
+		{State: disagg.Failed, Failure: "kv transfer of room 8 failed in Sending (peer_aborted): stop", Outcome: request.OutcomeAbortedOperator},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -478,6 +481,7 @@ func TestReportRoundTrip(t *testing.T) {
 func FuzzReport(f *testing.F) {
 	f.Add(encodeReport(nil, 1, []*handoff{{opening: errors.New("no")}, {opening: errors.New("")}}))
 	f.Add([]byte{})
+	f.Add(append(make([]byte, 8), byte(disagg.Failed), 0, 4, 's', 't', 'o', 'p', 0)) // an outcome that is none
 	f.Fuzz(func(_ *testing.T, raw []byte) {
 		if _, states, err := cutDigest(raw); err == nil {
 			_ = agreeStates([]*handoff{{}, {}, {}}, states) // no panic

@@ -587,7 +587,11 @@ func (e end) Abort(err error) {
 	e.w.mu.Lock()
 	e.aborted = err
 	if e.err == nil {
-		e.failLocked(&disagg.Error{Step: e.state[e.side], Reason: disagg.ReasonAborted, Room: e.id, Err: err})
+		failed := &disagg.Error{Step: e.state[e.side], Reason: disagg.ReasonAborted, Room: e.id, Err: err}
+		if ended := (*disagg.Ended)(nil); errors.As(err, &ended) && ended.Outcome.Common() {
+			failed.Outcome = ended.Outcome
+		}
+		e.failLocked(failed)
 	}
 	e.w.mu.Unlock()
 	e.w.changed()

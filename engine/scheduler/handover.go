@@ -74,13 +74,17 @@ func (s *Scheduler) pollFake(q *sequence) {
 	}
 }
 
-// failTransfer ends a request whose peers did not meet or whose KV did not come over.
+// failTransfer ends a request that the other engine has ended, or whose peers did not meet, or whose KV did not come over.
 func (s *Scheduler) failTransfer(q *sequence) {
+	f := q.hand.failed
 	outcome := request.OutcomeTransferFailed
-	if q.hand.bootstrap {
+	switch {
+	case f.outcome != "":
+		outcome = f.outcome
+	case f.bootstrap:
 		outcome = request.OutcomeBootstrapFailed
 	}
-	s.finish(q, aborted(outcome, fmt.Sprint(q.hand.failure)))
+	s.finish(q, aborted(outcome, fmt.Sprint(f.err)))
 }
 
 // finishInflight ends a request on a prefill rank: the decode rank has everything.

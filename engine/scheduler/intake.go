@@ -203,5 +203,5 @@ func (s *Scheduler) endUnseen(u unseen) {
 	s.takenToks += len(u.req.PromptIDs)
 	f := aborted(u.reason, u.message)
 	s.told = append(s.told, told{u.sink, request.Output{RID: u.req.RID, PromptTokens: len(u.req.PromptIDs), Finish: &f}})
-	s.forgoTransfer(u.req, f.String())
+	s.forgoTransfer(u.req, f)
 }

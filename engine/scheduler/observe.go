@@ -80,7 +80,7 @@ func (s *Scheduler) observeEnd(q *sequence, outcome request.Outcome) {
 	case request.OutcomePreempted:
 		s.observeRejection(q, report.RejectedPreempted)
 	case request.OutcomeTimeout:
-		if q.state == stateWaiting {
+		if q.state == stateWaiting && (q.hand == nil || q.hand.failed == nil) { // else it is the other engine that rejected it
 			s.observeRejection(q, report.RejectedTimeout)
 		}
 	}

@@ -1,7 +1,6 @@
 package scheduler
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/sluice-dev/sluice/engine/disagg"
@@ -153,9 +152,9 @@ func (s *Scheduler) finish(q *sequence, f request.Finish) *ledger.Record {
 	s.digest.text(string(f.Outcome))
 	switch {
 	case q.hand != nil && !s.settledHand(q.hand):
-		q.hand.abort(errors.New(f.String()))
+		q.hand.abort(f)
 	case q.state == stateNew || q.state == stateCompiling:
-		s.forgoTransfer(q.req, f.String())
+		s.forgoTransfer(q.req, f)
 	}
 	s.unmask(q)
 	s.endTurn(q, f)

@@ -443,7 +443,7 @@ func testPrompt(n, salt int) []int32 {
 	return ids
 }
 
-// room plays the peer: `room 7 ready`, `room 7 pages`, `room 7 done token=5`, `room 7 fail`, `room 7 linger`, `room 7 settle`.
+// room plays the peer: `room 7 ready`, `room 7 pages`, `room 7 done token=5`, `room 7 fail`, `room 7 fail outcome=timeout`, `room 7 linger`, `room 7 settle`.
 func (h *harness) room(a args) {
 	id, err := strconv.ParseInt(a.bare[0], 10, 64)
 	if err != nil {
@@ -476,7 +476,12 @@ func (h *harness) room(a args) {
 		if h.s.cfg.Role == Decode {
 			step = r.state[1]
 		}
-		r.failLocked(&disagg.Error{Step: step, Reason: disagg.ReasonPeerDied, Room: id, Err: fmt.Errorf("connection reset")})
+		failed := &disagg.Error{Step: step, Reason: disagg.ReasonPeerDied, Room: id, Err: fmt.Errorf("connection reset")}
+		if outcome := a.named["outcome"]; outcome != "" {
+			failed.Reason, failed.FromPeer, failed.Outcome = disagg.ReasonPeerAborted, true, request.Outcome(outcome)
+			failed.Err = fmt.Errorf("abort (%s)", outcome)
+		}
+		r.failLocked(failed)
 	case "linger":
 		r.lingering = true
 	case "settle":

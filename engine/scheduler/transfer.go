@@ -13,7 +13,8 @@ import (
 type Transfer interface {
 	State() disagg.State
 	Err() error // why, once the state is Failed
-	// Abort ends the transfer, with a reason that the peer is told. The state becomes terminal some time later.
+	// Abort ends the transfer, with a reason that the peer is told; a *disagg.Ended says what the request ended in. The state
+	// becomes terminal some time later.
 	Abort(reason error)
 	Stats() disagg.TransferStats
 }
@@ -72,7 +73,7 @@ func (s *Scheduler) openTransfer(q *sequence) {
 
 // forgoTransfer tells the other half of a request that ended before its hand-over was opened that there will be none; it would
 // wait for it until its time-out.
-func (s *Scheduler) forgoTransfer(r *request.Request, reason string) {
+func (s *Scheduler) forgoTransfer(r *request.Request, f request.Finish) {
 	if s.cfg.Role == Unified || r.Bootstrap == nil {
 		return
 	}
@@ -81,20 +82,19 @@ func (s *Scheduler) forgoTransfer(r *request.Request, reason string) {
 	}
 	q := &sequence{req: r, prompt: len(r.PromptIDs)}
 	if s.openTransfer(q); q.hand != nil {
-		q.hand.abort(errors.New(reason)) // it ends by itself: nothing has pages for it
+		q.hand.abort(f) // it ends by itself: nothing has pages for it
 	}
 }
 
 // handoff is a sequence's transfer as all ranks of the world see it: each has one for its own part of the KV. What a rank
 // decides, it decides by these fields and not by its own transfer's state, which changes at any time.
 type handoff struct {
-	transfer  Transfer     // nil when it could not be opened here
-	opening   error        // and why
-	agreed    disagg.State // Failed when it is so on any rank, else the earliest of all
-	settled   bool         // the state is terminal on every rank, so no peer touches the pages any more
-	failure   error        // why, when agreed is Failed
-	bootstrap bool         // it failed before the peers had met
-	told      bool         // its bytes were reported
+	transfer Transfer     // nil when it could not be opened here
+	opening  error        // and why
+	agreed   disagg.State // Failed when it is so on any rank, else the earliest of all
+	settled  bool         // the state is terminal on every rank, so no peer touches the pages any more
+	failed   *failure     // why, when agreed is Failed; of the first rank that said so
+	told     bool         // its bytes were reported
 }
 
 // own gives the state of this rank's part.
@@ -105,29 +105,40 @@ func (h *handoff) own() disagg.State {
 	return h.transfer.State()
 }
 
-// ownFailure says why this rank's part failed, and whether before the peers had met.
-func (h *handoff) ownFailure() (bootstrap bool, err error) {
+// failure is why a hand-over failed.
+type failure struct {
+	err       error
+	bootstrap bool            // before the peers had met
+	outcome   request.Outcome // what the other engine ended the request with, Common; empty: it did not end it, or did not say
+}
+
+// ownFailure says why this rank's part failed.
+func (h *handoff) ownFailure() failure {
 	if h.transfer == nil {
-		return true, h.opening
+		return failure{err: h.opening, bootstrap: true}
 	}
-	err = h.transfer.Err()
+	f := failure{err: h.transfer.Err()}
 	var e *disagg.Error
-	return errors.As(err, &e) && e.Bootstrap(), err
+	if errors.As(f.err, &e) {
+		f.bootstrap, f.outcome = e.Bootstrap(), e.Outcome
+	}
+	return f
 }
 
 // look takes this rank's own state for that of all, in a world of one.
 func (h *handoff) look() {
 	h.agreed = h.own()
 	h.settled = h.agreed.Terminal()
-	if h.agreed == disagg.Failed && h.failure == nil {
-		h.bootstrap, h.failure = h.ownFailure()
+	if h.agreed == disagg.Failed && h.failed == nil {
+		f := h.ownFailure()
+		h.failed = &f
 	}
 }
 
-// abort ends this rank's part, if it has not ended.
-func (h *handoff) abort(reason error) {
+// abort ends this rank's part, if it has not ended, because the request has.
+func (h *handoff) abort(f request.Finish) {
 	if h.transfer != nil {
-		h.transfer.Abort(reason)
+		h.transfer.Abort(&disagg.Ended{Outcome: f.Outcome, Text: f.String()})
 	}
 }
 
@@ -137,9 +148,8 @@ func (h *handoff) release() report.ReleaseOutcome {
 		return report.ReleaseDrained
 	}
 	var e *disagg.Error
-	_, err := h.ownFailure()
 	switch {
-	case !errors.As(err, &e):
+	case !errors.As(h.ownFailure().err, &e):
 		return report.ReleaseError
 	case e.Reason == disagg.ReasonAborted || e.Reason == disagg.ReasonPeerAborted:
 		return report.ReleaseDrained

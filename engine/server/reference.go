@@ -339,11 +339,11 @@ func ErrorCodes() []ErrorReference {
 	}{
 		{request.OutcomeTooLong, "The sequence can never fit."},
 		{request.OutcomeInvalid, "The ranks find the request wrong."},
-		{request.OutcomeAbortedClient, "The client went away; nobody reads this."},
+		{request.OutcomeAbortedClient, "The client went away; nobody reads this. Also of the other half of its request, on prefill and decode engines."},
 		{request.OutcomeRefused, "The queue is full (`--max-queued-requests`), or sessions remember too much (`--max-session-tokens`). Retry-After says when to come again."},
 		{request.OutcomePreempted, "A request of higher priority took its place in a full queue."},
-		{request.OutcomeAbortedOperator, "/abort_request, a pause or the end of a drain ended it."},
-		{request.OutcomeTimeout, "It waited or ran longer than it may."},
+		{request.OutcomeAbortedOperator, "/abort_request, a pause or the end of a drain ended it, here or at the other engine of a pair."},
+		{request.OutcomeTimeout, "It waited or ran longer than it may, here or at the other engine of a pair."},
 		{request.OutcomeBootstrapFailed, "The prefill and the decode engine did not meet."},
 		{request.OutcomeTransferFailed, "The other engine died, or KV was damaged on the way."},
 	} {

@@ -72,6 +72,8 @@ func (a *answer) retryable() (reason RetryReason, ok bool) {
 	switch a.resp.StatusCode {
 	case http.StatusBadGateway, http.StatusGatewayTimeout:
 		return RetryTransfer, true
+	case statusClientClosed: // the client is this router: the other engine, or this one, lost its connection with it
+		return RetryTransfer, true
 	case http.StatusServiceUnavailable:
 		return RetryBusy, true
 	}
@@ -80,15 +82,26 @@ func (a *answer) retryable() (reason RetryReason, ok bool) {
 
 // lost reports whether the engine says that its rank died with the request: its process ends next.
 func (a *answer) lost() bool {
+	return a.code() == "engine_failed"
+}
+
+// aborted reports whether the engine says that an operator ended the request, at this engine or at the other one.
+func (a *answer) aborted() bool { return a.err == nil && a.code() == "aborted_operator" }
+
+// code is the word of an engine's error of its own, from 500 on; empty: it said none.
+func (a *answer) code() string {
 	if a.resp.StatusCode < http.StatusInternalServerError {
-		return false
+		return ""
 	}
 	var body struct {
 		Error struct {
 			Code string `json:"code"`
 		} `json:"error"`
 	}
-	return json.Unmarshal(a.head, &body) == nil && body.Error.Code == "engine_failed"
+	if json.Unmarshal(a.head, &body) != nil {
+		return ""
+	}
+	return body.Error.Code
 }
 
 // broken reports whether the engine is out of order, by silence or by its own word.

@@ -106,14 +106,14 @@ func (e *exchange) relayDecode(ctx, pctx context.Context, unlink func() bool, st
 	e.stream(ctx, e.decode)
 }
 
-// hearBoth waits a moment for the other side when one side says that they did not get together, 502 or 504: the cause
-// may be on the other side.
+// hearBoth waits a moment for the other side when one side says that they did not get together, 502 or 504, or that an operator
+// ended the request: the cause may be on the other side.
 func (e *exchange) hearBoth(prefilled, decoded <-chan *answer) {
 	known := e.prefill
 	if known == nil || known.good() {
 		known = e.decode
 	}
-	if reason, _ := known.retryable(); reason != RetryTransfer {
+	if reason, _ := known.retryable(); reason != RetryTransfer && !known.aborted() {
 		return
 	}
 	t := time.NewTimer(verdictGrace)
@@ -138,7 +138,7 @@ func pick(yes bool, c <-chan *answer) <-chan *answer {
 
 // verdict says what a failed attempt means and ends the uses of its engines. In order: a side that says that the request
 // is at fault is right; a side that could not be reached or broke off is the cause of whatever the other side says;
-// otherwise both are avoided and none is quarantined.
+// otherwise both are avoided and none is quarantined, unless one side alone has no room.
 func (e *exchange) verdict(ctx context.Context) *failure {
 	type side struct {
 		use    *fleet.Use
@@ -177,7 +177,7 @@ func (e *exchange) verdict(ctx context.Context) *failure {
 		}
 	}
 	f.avoid = func(a *fleet.Avoid) { a.Engine(sides[0].use) }
-	if f.reason == RetryTransfer && e.lease.Prefill != nil {
+	if e.lease.Prefill != nil && (f.reason == RetryTransfer || len(sides) == 2 && sides[0].answer.aborted() && sides[1].answer.aborted()) {
 		f.avoid = func(a *fleet.Avoid) { a.Pair(e.lease) }
 	}
 	return f

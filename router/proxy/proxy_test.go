@@ -136,6 +136,7 @@ func TestStreamsAtOnce(t *testing.T) {
 // TestFailures is the table of what can go wrong before the first byte, with two engines of each role.
 func TestFailures(t *testing.T) {
 	ok := reply{Status: 200, Body: `{"text":"abc"}`}
+	const endedByOperator = `{"error":{"code":"aborted_operator"}}`
 	bad := `{"object":"error","message":"max_tokens must be positive"}`
 	type behaviour = func(*engine, http.ResponseWriter, *http.Request) bool
 	for _, tc := range []struct {
@@ -166,6 +167,9 @@ func TestFailures(t *testing.T) {
 			fmt.Fprint(w, "data: {\"error\":{\"message\":\"no KV\"}}\n\n")
 			return true
 		}, d0: hang, want: ok, retries: []RetryReason{RetryTransfer}, outcome: "200 ok"},
+		{name: "the other engine lost its client", reason: "the client is this router and is here", d0: answerWith(499, `{"error":{"code":"aborted_client"}}`), p0: hang, want: ok, retries: []RetryReason{RetryTransfer}, outcome: "200 ok"},
+		{name: "an operator ends it at one engine", reason: "both say so, and neither is asked again: which one it was is not known", p0: answerWith(503, endedByOperator), d0: answerWith(503, endedByOperator), want: ok, retries: []RetryReason{RetryBusy}, outcome: "200 ok"},
+		{name: "an operator ends it at the only prefill engine", reason: "the engine's own answer, as soon as it is known that there is no other pair", alone: true, p0: answerWith(503, endedByOperator), d0: answerWith(503, endedByOperator), want: reply{Status: 503, Body: endedByOperator}, retries: []RetryReason{RetryBusy}, outcome: "503 engine_error"},
 		{name: "all killed", reason: "the client gets an error after all engines were tried", d0: die, d1: die, want: reply{Status: 502}, wantErr: "d1", retries: []RetryReason{RetryReset, RetryReset}, quarantined: []string{"d0", "d1"}, outcome: "502 engine_error"},
 		{name: "all busy", reason: "the client gets the engine's own answer", d0: answerWith(503, "full"), d1: answerWith(503, "also full"), want: reply{Status: 503, Body: "also full"}, retries: []RetryReason{RetryBusy, RetryBusy}, outcome: "503 engine_error"},
 		{name: "one engine, busy", reason: "nobody else to ask: the engine's own answer at once", alone: true, d0: answerWith(503, "full"), want: reply{Status: 503, Body: "full"}, retries: []RetryReason{RetryBusy}, outcome: "503 engine_error"},

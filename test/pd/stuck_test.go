@@ -37,40 +37,42 @@ func TestStagesWhileStuck(t *testing.T) {
 			}
 		})
 	}
-	stuck := func(e *harness.Engine, rid, stage string) {
-		t.Helper()
-		harness.Eventually(t, rid+" is shown in "+stage, func() bool {
-			answer, err := http.Get(e.URL + "/debug/requests/" + rid) //nolint:noctx // the test's own
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer answer.Body.Close()
-			var r record
-			if answer.StatusCode != http.StatusOK { // it is on its way
-				return false
-			}
-			if err := json.NewDecoder(answer.Body).Decode(&r); err != nil {
-				t.Fatal(err)
-			}
-			return r.InFlight && r.Rank != nil && r.Rank.Stage == stage
-		})
-	}
 	paused := map[string]any{"mode": "in_place"}
 	control(unified, "/pause_generation", paused)
 	ask(unified, "alone", 0)
-	stuck(unified, "alone", "prefill_waiting")
+	standsIn(t, unified, "alone", "prefill_waiting")
 	control(unified, "/continue_generation", map[string]any{})
 
 	control(prefill, "/pause_generation", paused)
 	ask(decode, "half", 1)
-	stuck(decode, "half", "decode_bootstrap")
+	standsIn(t, decode, "half", "decode_bootstrap")
 	ask(prefill, "half", 1)
-	stuck(decode, "half", "decode_transferred")
-	stuck(prefill, "half", "prefill_waiting")
+	standsIn(t, decode, "half", "decode_transferred")
+	standsIn(t, prefill, "half", "prefill_waiting")
 	control(prefill, "/continue_generation", map[string]any{})
 
 	ask(prefill, "early", 2)
-	stuck(prefill, "early", "prefill_bootstrap")
+	standsIn(t, prefill, "early", "prefill_bootstrap")
 	ask(decode, "early", 2)
 	asking.Wait()
+}
+
+// standsIn waits until an engine shows that the rank has a request in a stage.
+func standsIn(t *testing.T, e *harness.Engine, rid, stage string) {
+	t.Helper()
+	harness.Eventually(t, rid+" is shown in "+stage, func() bool {
+		answer, err := http.Get(e.URL + "/debug/requests/" + rid) //nolint:noctx // the test's own
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		var r record
+		if answer.StatusCode != http.StatusOK { // it is on its way
+			return false
+		}
+		if err := json.NewDecoder(answer.Body).Decode(&r); err != nil {
+			t.Fatal(err)
+		}
+		return r.InFlight && r.Rank != nil && r.Rank.Stage == stage
+	})
 }
