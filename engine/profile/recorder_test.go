@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -108,6 +109,81 @@ func TestRecordingOfSteps(t *testing.T) {
 			r.Close()
 			if err := r.Start(nil, Options{Dir: dir, Name: "d", CPU: true}); !errors.Is(err, ErrClosed) {
 				t.Errorf("start after the end: %v", err)
+			}
+		})
+	}
+}
+
+// TestNobodyWaitsForFiles: while a recording that has ended by itself is written, who asks for another is told so at once, and Stop
+// waits for the files.
+func TestNobodyWaitsForFiles(t *testing.T) {
+	dir := t.TempDir()
+	r, steps := NewRecorder("rank3", quiet()), make(scripted)
+	collecting, goOn := make(chan struct{}), make(chan struct{})
+	r.collect = func() { collecting <- struct{}{}; <-goOn }
+	if err := r.Start(steps, Options{Dir: dir, Name: "a", Memory: true, Steps: 1}); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		(<-steps).answer <- int64(1)
+	}
+	<-collecting
+	if err := r.Start(steps, Options{Dir: dir, Name: "b", Memory: true}); !errors.Is(err, ErrRunning) {
+		t.Errorf("start of a second: %v", err)
+	}
+	stopped := make(chan []string)
+	for range 2 {
+		go func() {
+			files, err := r.Stop()
+			if err != nil && !errors.Is(err, ErrIdle) {
+				t.Error(err)
+			}
+			stopped <- files
+		}()
+	}
+	goOn <- struct{}{}
+	if all := append(<-stopped, <-stopped...); len(all) != 1 {
+		t.Errorf("two stops give the files %v, want the one file once", all)
+	}
+	r.Close()
+}
+
+// TestLevelsOfEnds: that the steps are over is how a recording ends when its process does; that a file can't be written is a fault.
+func TestLevelsOfEnds(t *testing.T) {
+	over := errors.New("the scheduler has ended")
+	for _, tc := range []struct {
+		name, reason string
+		answers      []any
+		damage       bool // of the directory, before the end
+		want         string
+	}{
+		{"whole", "as asked", []any{int64(4), int64(6)}, false, "INFO a profile was recorded"},
+		{"short", "the process ends", []any{int64(4), over}, false, "INFO a profile was recorded up to the last step; it was to have more"},
+		{"unwritten", "the disk is gone", []any{int64(4), int64(6)}, true, "ERROR a profile could not be recorded"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "profiles")
+			var said bytes.Buffer
+			r, steps := NewRecorder("rank3", slog.New(slog.NewTextHandler(&said, nil))), make(scripted)
+			if err := r.Start(steps, Options{Dir: dir, Name: "a", Memory: true, Steps: 2}); err != nil {
+				t.Fatal(err)
+			}
+			if tc.damage {
+				if err := os.Remove(dir); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, a := range tc.answers {
+				(<-steps).answer <- a
+			}
+			r.following.Wait()
+			level, text, _ := strings.Cut(tc.want, " ")
+			if got := said.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "level="+level+" msg="+strconv.Quote(text)) {
+				t.Errorf("%s: the log says %q, want %s", tc.reason, got, tc.want)
+			}
+			said.Reset()
+			if r.Close(); said.Len() > 0 {
+				t.Errorf("%s: the end of the process says %q again", tc.reason, said.String())
 			}
 		})
 	}
