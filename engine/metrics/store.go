@@ -41,6 +41,10 @@ type Store struct {
 	unplaced []*unplaced // in the order in which they came; word offWaiting of the header is how many
 	retry    func() bool // cancels the next try to place them; nil: none is due
 	closed   bool
+
+	// growing: the file becomes longer, while mu is free. Records are added meanwhile as far as the tail has room.
+	growing bool
+	grown   sync.Cond // of mu: that is over
 }
 
 // slot is where a series' values are: in mapped memory, or with a series that waits.
@@ -73,6 +77,7 @@ func OpenStore(dir, process string, log *slog.Logger) (*Store, error) {
 		file: file, series: map[string]slot{}, log: log, reserve: reserve,
 		later: func(f func()) (cancel func() bool) { return time.AfterFunc(retryEvery, f).Stop },
 	}
+	s.grown.L = &s.mu
 	if err := s.init(process); err != nil {
 		return nil, errors.Join(fmt.Errorf("open metrics store %s: %w", file.Name(), err), file.Close(), os.Remove(file.Name()))
 	}
@@ -139,10 +144,16 @@ func word(b []byte, at int) *atomic.Uint64 {
 func (s *Store) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for {
+		if s.growing {
+			s.grown.Wait()
+		} else if !s.place() && !s.growing {
+			break
+		}
+	}
 	if s.closed {
 		return nil
 	}
-	s.place()
 	if s.retry != nil {
 		s.retry()
 		s.retry = nil
@@ -188,38 +199,66 @@ func (s *Store) slot(f *Family, kind Kind, labels []Label, bounds []float64) slo
 		panic(fmt.Sprintf("metrics: %s is a %s, not a %s", f.Name, f.Kind, kind))
 	}
 	meta := encodeMeta(f.Name, labels)
+	size := recordSize(kind, meta, bounds)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at, ok := s.series[string(meta)]
-	if ok {
+	if at, ok := s.series[string(meta)]; ok {
 		return at
 	}
-	s.place() // those that wait come first
-	var err error
-	if at.mapped, err = s.add(kind, meta, bounds, nil); err != nil {
-		at.waits = s.wait(kind, meta, bounds, err)
+	for {
+		again := s.place() // those that wait come first
+		var err error
+		if !again {
+			again, err = s.room(size)
+		}
+		at, ok := s.series[string(meta)] // another may have made it while the file became longer, or did not
+		if ok {
+			return at
+		}
+		if again {
+			continue
+		}
+		if err == nil {
+			at.mapped = s.add(kind, meta, bounds, nil)
+		} else {
+			at.waits = s.wait(kind, meta, bounds, err)
+		}
+		s.series[string(meta)] = at
+		return at
 	}
-	s.series[string(meta)] = at
-	return at
 }
 
 // errTooLarge is the end of a series that no segment holds: it waits for ever.
 var errTooLarge = errors.New("the series is larger than a segment")
 
-// add writes a record with its values, zero or words, and publishes it.
-func (s *Store) add(kind Kind, meta []byte, bounds []float64, words []uint64) (unsafe.Pointer, error) {
-	if s.closed {
-		return nil, os.ErrClosed
+// recordSize is how many bytes a record takes.
+func recordSize(kind Kind, meta []byte, bounds []float64) int {
+	return recordBytes + align8(len(meta)) + valueBytes(kind, len(bounds))
+}
+
+// room makes room for a record of so many bytes. The caller holds s.mu, which is given up while the file becomes longer: then
+// again says that others may have done anything meanwhile, and that there may be room or not.
+func (s *Store) room(size int) (again bool, err error) {
+	switch {
+	case s.closed:
+		return false, os.ErrClosed
+	case size > segmentBytes:
+		return false, errTooLarge
+	case s.base+segmentBytes-s.used >= size:
+		return false, nil
+	case s.growing:
+		s.grown.Wait()
+		return true, nil
 	}
-	size := recordBytes + align8(len(meta)) + valueBytes(kind, len(bounds))
-	if size > segmentBytes {
-		return nil, errTooLarge
+	if err := s.grow(); err != nil {
+		return false, err
 	}
-	if s.base+segmentBytes-s.used < size {
-		if err := s.grow(); err != nil {
-			return nil, err
-		}
-	}
+	return true, nil
+}
+
+// add writes a record with its values, zero or words, and publishes it. There is room for it.
+func (s *Store) add(kind Kind, meta []byte, bounds []float64, words []uint64) unsafe.Pointer {
+	size := recordSize(kind, meta, bounds)
 	rec := s.tail[s.used-s.base:][:size]
 	binary.NativeEndian.PutUint32(rec[0:], uint32(size))
 	binary.NativeEndian.PutUint32(rec[4:], uint32(kind))
@@ -235,20 +274,27 @@ func (s *Store) add(kind Kind, meta []byte, bounds []float64, words []uint64) (u
 	}
 	s.used += size
 	word(s.header, offUsed).Store(uint64(s.used))
-	return unsafe.Pointer(&values[0]), nil
+	return unsafe.Pointer(&values[0])
 }
 
 // grow adds a segment. The segments before stay mapped where they are. After an error all is as it was, but for the length
-// of the file.
+// of the file. A file system that has to write zeros takes its time, so s.mu is given up meanwhile: series that are there are
+// found, scrapes read, and who needs room waits in room.
 func (s *Store) grow() error {
 	next := s.base + segmentBytes
 	if next+segmentBytes > maxStoreBytes {
 		return fmt.Errorf("the store has the %d bytes that are read of one", s.base+segmentBytes)
 	}
-	if err := s.reserve(s.file, next, segmentBytes); err != nil {
-		return err
+	s.growing = true
+	s.mu.Unlock()
+	var tail []byte
+	err := s.reserve(s.file, next, segmentBytes)
+	if err == nil {
+		tail, err = s.mapFile(next, segmentBytes)
 	}
-	tail, err := s.mapFile(next, segmentBytes)
+	s.mu.Lock()
+	s.growing = false
+	s.grown.Broadcast()
 	if err != nil {
 		return err
 	}

@@ -19,8 +19,9 @@ const maxStores = 4096
 // Invariants: a file is in at most one of own, readers and refused; no two of own and readers have equal headers; len(readers) <= maxStores; a reader stays until its
 // memory is broken.
 type stores struct {
-	dir   string
-	fault func(f fault, n int) // counts faults
+	dir     string
+	fault   func(f fault, n int) // counts faults
+	handles int                  // most handles of processes that are held
 
 	listed  bool                 // the directory was listed once
 	own     map[string]*ownStore // by file name: of this process
@@ -37,7 +38,7 @@ type ownStore struct {
 }
 
 func newStores(dir string, count func(fault, int)) stores {
-	return stores{dir: dir, fault: count, own: map[string]*ownStore{}, readers: map[string]*reader{}, refused: map[string]bool{}}
+	return stores{dir: dir, fault: count, handles: maxHandles, own: map[string]*ownStore{}, readers: map[string]*reader{}, refused: map[string]bool{}}
 }
 
 // find looks for files that are new and for processes that have ended. Its error says that there never was a list.
@@ -53,12 +54,29 @@ func (s *stores) find() error {
 	default:
 		s.fault(faultList, 1)
 	}
-	lives := make([]*life, 0, len(s.readers))
+	s.look()
+	return nil
+}
+
+// look finds out which processes have ended, and watches those by a handle that had to go without, as far as there are handles.
+func (s *stores) look() {
+	lives, handles := make([]*life, 0, len(s.readers)), 0
 	for _, r := range s.readers {
 		lives = append(lives, &r.life)
 	}
 	look(lives)
-	return nil
+	for _, l := range lives {
+		if l.handle >= 0 {
+			handles++
+		}
+	}
+	for _, l := range lives {
+		if !l.ended && l.handle < 0 && handles < s.handles {
+			if *l = watched(l.process, true); l.handle >= 0 {
+				handles++
+			}
+		}
+	}
 }
 
 // compare holds the directory against what is known of it: it opens what is new, and counts what has gone.
@@ -141,7 +159,7 @@ func (s *stores) open(name string) {
 		err := &faultError{faultTwice, errors.New("the store of a process that is read already")}
 		s.refuse(name, errors.Join(err, r.close()))
 	case err == nil:
-		r.life = watched(r.process, len(s.readers) < maxHandles)
+		r.life = watched(r.process, false) // look gives it a handle
 		s.readers[name] = r
 	case passing(err):
 		s.count(err) // and it is tried again at the next scrape

@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -280,5 +281,49 @@ func TestEndsAreSeen(t *testing.T) {
 			t.Errorf("handles %v: a killed process is %+v", handles, l)
 		}
 		w.kill()
+	}
+}
+
+// TestHandlesOfTheEnded: a process that ends gives its handle to one that had to go without.
+func TestHandlesOfTheEnded(t *testing.T) {
+	dir := t.TempDir()
+	g := newGatherer(t, dir)
+	g.stores.handles = 2
+	var all []*writer
+	for range 4 {
+		w := startWriter(t, dir)
+		w.write(1)
+		all = append(all, w)
+	}
+	watchedOnes := func() (with, without []int) {
+		for _, r := range g.stores.readers {
+			switch {
+			case r.life.ended:
+			case r.life.handle >= 0:
+				with = append(with, r.process.pid)
+			default:
+				without = append(without, r.process.pid)
+			}
+		}
+		slices.Sort(with)
+		return with, without
+	}
+	for living := len(all); living > 0; living-- {
+		var with []int
+		for due := time.Now().Add(30 * time.Second); time.Now().Before(due); { // an end shows a moment after the output is closed
+			scrape(t, g)
+			var without []int
+			if with, without = watchedOnes(); len(with)+len(without) == living {
+				break
+			}
+		}
+		if len(with) != min(2, living) {
+			t.Fatalf("of %d processes that live, %v are watched by a handle", living, with)
+		}
+		for _, w := range all {
+			if w.cmd.Process.Pid == with[0] {
+				w.kill()
+			}
+		}
 	}
 }

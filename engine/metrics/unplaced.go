@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -51,48 +52,47 @@ func (s *Store) tryAgain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.retry = nil
+	for s.place() { // the file has become longer
+	}
+	if !s.closed {
+		s.arm()
+	}
+}
+
+// place carries the series that wait over to the file, in their order, until there is no room. The caller holds s.mu. When that
+// was given up because the file has become longer, place comes back at once and says so: there is more to do.
+func (s *Store) place() (again bool) {
 	if s.closed {
-		return
+		return false
 	}
-	s.place()
-	s.arm()
-}
-
-// place carries the series that wait over to the file, in their order, until there is no room. The caller holds s.mu.
-func (s *Store) place() {
-	if s.closed || len(s.unplaced) == 0 {
-		return
-	}
-	var rest []*unplaced
-	for i, u := range s.unplaced {
-		err := s.carry(u)
-		if errors.Is(err, errTooLarge) {
-			rest = append(rest, u)
+	for i := 0; i < len(s.unplaced); {
+		u := s.unplaced[i]
+		again, err := s.room(recordSize(u.kind, u.meta, u.bounds))
+		switch {
+		case again:
+			return true
+		case errors.Is(err, errTooLarge):
+			i++
 			continue
+		case err != nil:
+			return false
 		}
-		if err != nil {
-			rest = append(rest, s.unplaced[i:]...)
-			break
+		s.carry(u)
+		s.unplaced = slices.Delete(s.unplaced, i, i+1)
+		word(s.header, offWaiting).Store(uint64(len(s.unplaced)))
+		if len(s.unplaced) == 0 {
+			s.log.Info("the series that found no room in the metrics store are there now, with all that they counted", "store", s.path)
 		}
 	}
-	s.unplaced = rest
-	word(s.header, offWaiting).Store(uint64(len(rest)))
-	if len(rest) == 0 {
-		s.log.Info("the series that found no room in the metrics store are there now, with all that they counted", "store", s.path)
-	}
+	return false
 }
 
-// carry moves one series. No update is under way meanwhile, so none is lost.
-func (s *Store) carry(u *unplaced) error {
+// carry moves one series, for which there is room. No update is under way meanwhile, so none is lost.
+func (s *Store) carry(u *unplaced) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	p, err := s.add(u.kind, u.meta, u.bounds, u.words)
-	if err != nil {
-		return err
-	}
-	u.values = p
-	s.series[string(u.meta)] = slot{mapped: p}
-	return nil
+	u.values = s.add(u.kind, u.meta, u.bounds, u.words)
+	s.series[string(u.meta)] = slot{mapped: u.values}
 }
 
 // read gives a copy of the values, for a scrape.

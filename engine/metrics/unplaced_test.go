@@ -72,6 +72,89 @@ func (d *disk) fillUp() {
 	}
 }
 
+// TestSlowReservation: while a file becomes longer, which takes a file system without fallocate its time, series that are there
+// are found, those that fit are added and scrapes read. Who needs the room waits for it, a second try is not made meanwhile, and
+// the end waits for the one under way.
+func TestSlowReservation(t *testing.T) {
+	for _, end := range []string{"room", "no room", "closed"} {
+		t.Run(end, func(t *testing.T) {
+			dir := t.TempDir()
+			d := newDisk(t, dir)
+			g := newGatherer(t, dir)
+			g.Guard(d.s, nil)
+			tries, goOn := make(chan struct{}), make(chan error)
+			d.s.reserve = func(file *os.File, offset, n int) error {
+				tries <- struct{}{}
+				if err := <-goOn; err != nil {
+					return err
+				}
+				err := reserve(file, offset, n)
+				if err != nil {
+					t.Errorf("the file was closed meanwhile: %v", err)
+				}
+				return err
+			}
+			labels := func(mode string) []Label { return []Label{{"mode", mode}} }
+			there := d.s.Counter(realTokens, labels("there"))
+			there.Add(1)
+			for i := 0; d.s.base+segmentBytes-d.s.used >= 512; i++ {
+				d.s.Counter(realTokens, labels("fill"+strconv.Itoa(i)))
+			}
+			long := strings.Repeat("x", 400)
+			var waiting sync.WaitGroup
+			for i := range 3 {
+				waiting.Go(func() { d.s.Counter(realTokens, labels(long+strconv.Itoa(i))).Add(2) })
+				waiting.Go(func() { d.s.Counter(realTokens, labels(long+strconv.Itoa(i))).Add(3) })
+			}
+			<-tries
+			d.s.Counter(realTokens, labels("there")).Add(1)
+			d.s.Counter(realTokens, labels("fits")).Add(7)
+			if diff := cmp.Diff(map[string]string{
+				`sglang:realtime_tokens_total{mode="there"}`: "2", `sglang:realtime_tokens_total{mode="fits"}`: "7",
+			}, of(t, g, `sglang:realtime_tokens_total{mode="there"}`, `sglang:realtime_tokens_total{mode="fits"}`)); diff != "" {
+				t.Errorf("meanwhile (-want +got):\n%s", diff)
+			}
+			closed := make(chan error)
+			switch end {
+			case "room":
+				goOn <- nil
+				waiting.Wait()
+			case "no room": // the others try for themselves, one after the other, and those that wait again at the end
+				goOn <- unix.ENOSPC
+				go func() {
+					for range tries {
+						goOn <- unix.ENOSPC
+					}
+				}()
+				waiting.Wait()
+			case "closed":
+				go func() { closed <- d.s.Close() }()
+				goOn <- nil
+				waiting.Wait()
+				if err := <-closed; err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			want, got := map[string]string{}, map[string]string{}
+			for i := range 3 {
+				series := fmt.Sprintf(`sglang:realtime_tokens_total{mode="%s%d"}`, long, i)
+				want[series] = "5"
+				for name, v := range of(t, g, series) {
+					got[name] = v
+				}
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("afterwards (-want +got):\n%s", diff)
+			}
+			if err := d.s.Close(); err != nil {
+				t.Error(err)
+			}
+			close(tries)
+		})
+	}
+}
+
 // of reads series of a scrape by the names that the test gives.
 func of(t *testing.T, g *Gatherer, series ...string) map[string]string {
 	t.Helper()
