@@ -40,8 +40,8 @@ func memoryPanels(q *queries) []panel {
 			targets: []target{{q.total("sglang:num_streaming_sessions", replica), legend}},
 		},
 		{
-			title: "Hit Rate without Repeated Work", unit: ratio, top: 1, empty: "no prompt was computed in this window",
-			help: "Share of prompt tokens found in a cache, by where, without those of retracted requests that are computed again. Below the hit rate at the top, retractions flatter it.",
+			title: "Hit Rate by Source", unit: ratio, top: 1, empty: "no prompt was computed in this window",
+			help: "Share of prompt tokens found in a cache, by where, without those of retracted requests that are computed again.",
 			targets: []target{{shareOfAll(
 				q.rate("sglang:prefill_effective_tokens_total", []string{"mode"}, `mode!="input"`),
 				q.rate("sglang:prefill_effective_tokens_total", nil),
@@ -94,10 +94,10 @@ func retractionPanels(q *queries) []panel {
 		},
 		{
 			title: "Repeated Share of Prefill", unit: ratio, top: 1, empty: "no prompt was computed in this window",
-			help: "Share of the prompt tokens of prefill batches that belong to work done before.",
+			help: "Share of the prompt tokens of prefill batches that belong to work done before. In the window after a restart it means nothing.",
 			targets: []target{{"1 - " + share(
-				q.rate("sglang:prefill_effective_tokens_total", replica),
-				q.rate("sglang:realtime_tokens_total", replica, `mode=~"prefill_compute|prefill_cache"`),
+				q.growth("sglang:prefill_effective_tokens_total", replica),
+				q.growth("sglang:realtime_tokens_total", replica, `mode=~"prefill_compute|prefill_cache"`),
 			), legend}},
 		},
 	}

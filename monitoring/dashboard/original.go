@@ -31,10 +31,10 @@ func original(q *queries) []panel {
 		},
 		{
 			id: 11, title: "Cache Hit Rate", unit: ratio, top: 1, empty: "no prompt was computed in this window",
-			help: "Share of the prompt tokens of this window that were found in the prefix cache, from the counters. SGLang's gauge is the last prefill batch alone and says nothing of the window.",
+			help: "Share of the prompt tokens of this window that were found in the prefix cache, from the counters, without those of retracted requests that are computed again. SGLang's gauge is the last prefill batch alone and says nothing of the window.",
 			targets: []target{{share(
-				q.rate("sglang:realtime_tokens_total", replica, `mode="prefill_cache"`),
-				q.rate("sglang:realtime_tokens_total", replica, `mode=~"prefill_cache|prefill_compute"`),
+				q.rate("sglang:prefill_effective_tokens_total", replica, `mode=~".*_hit"`),
+				q.rate("sglang:prefill_effective_tokens_total", replica),
 			), legend}},
 		},
 		{

@@ -126,6 +126,15 @@ func (q *queries) increase(name string, by []string, where ...string) string {
 	return q.grown("increase", name, "", by, where)
 }
 
+// growth gives what a counter has more than a window ago, added over everything but by: for quotients of two families of which one
+// has its series from the start and the other from its first event on, which rates of it don't see. What was not there a window
+// ago was 0, and a restart within the window is not seen.
+func (q *queries) growth(name string, by []string, where ...string) string {
+	f := q.family(name)
+	now := q.selector(f, "", where)
+	return aggregate("sum", by, q.once(f, fmt.Sprintf("%s - (%s offset %s or 0 * %s)", now, now, interval, now)))
+}
+
 // grown applies a function of a window to series that only grow.
 func (q *queries) grown(function, name, suffix string, by []string, where []string) string {
 	f := q.family(name)

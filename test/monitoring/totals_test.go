@@ -98,7 +98,7 @@ func TestPanelsCountOnce(t *testing.T) {
 			map[string]string{`{instance="a"}`: "30", `{instance="b"}`: "2"},
 		},
 		{
-			"Cache Hit Rate", "", "30 of 40 tokens; an engine without a prompt has no share", nil,
+			"Cache Hit Rate", "", "24 of the 32 tokens that were not repeated; an engine without a prompt has no share", nil,
 			map[string]string{`{instance="a"}`: "0.75", `{instance="b"}`: "0.75"},
 		},
 		{
@@ -109,7 +109,7 @@ func TestPanelsCountOnce(t *testing.T) {
 			"Repeated Share of Prefill", "", "8 of 40 tokens", map[string]string{"instance": "a"}, map[string]string{`{instance="a"}`: "0.2"},
 		},
 		{
-			"Hit Rate without Repeated Work", "", "24 of the 32 tokens that were not repeated", nil, map[string]string{`{mode="device_hit"}`: "0.75"},
+			"Hit Rate by Source", "", "24 of the 32 tokens that were not repeated", nil, map[string]string{`{mode="device_hit"}`: "0.75"},
 		},
 		{
 			"Idle", "scheduler_idle", "1 of 5 seconds and 2 of 5 seconds", map[string]string{"instance": "a"}, map[string]string{`{instance="a"}`: "0.3"},
