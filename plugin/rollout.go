@@ -110,23 +110,38 @@ func (p *Plugin) RolloutHistory(ctx context.Context, service string) error {
 	return p.write(h, func(bool) string { return h.Text() })
 }
 
+// writes is how often a change is tried while the operator writes the status of the service.
+const writes = 10
+
 // change edits a service and writes it; edit tells what it did, or "" when there is nothing to write, for which already stands.
-// Somebody else's change in between is an error: who asked looks again.
+// Somebody else's change of the spec in between is an error: who asked looks again. A new status is none.
 func (p *Plugin) change(ctx context.Context, service, already string, edit func(*cluster.State) (string, error)) error {
-	states, err := p.services(ctx, service)
-	if err != nil {
-		return err
+	generation := int64(0)
+	for try := 1; ; try++ {
+		states, err := p.services(ctx, service)
+		if err != nil {
+			return err
+		}
+		state := states[0]
+		if try == 1 {
+			generation = state.Service.Generation
+		}
+		if generation != state.Service.Generation {
+			return fmt.Errorf("change InferenceService %s: %w", service, cluster.ErrChanged)
+		}
+		did, err := edit(state)
+		if err != nil {
+			return err
+		}
+		if did == "" {
+			did = already + " already"
+		} else if err := p.Cluster.Update(ctx, state.Service, "change InferenceService "+service); err != nil {
+			if errors.Is(err, cluster.ErrChanged) && try < writes {
+				continue
+			}
+			return err
+		}
+		done := Done{Kind: "Done", Time: p.time(), Namespace: state.Service.Namespace, Service: service, Did: did}
+		return p.write(done, func(bool) string { return service + ": " + did + "\n" })
 	}
-	state := states[0]
-	did, err := edit(state)
-	if err != nil {
-		return err
-	}
-	if did == "" {
-		did = already + " already"
-	} else if err := p.Cluster.Update(ctx, state.Service, "change InferenceService "+service); err != nil {
-		return err
-	}
-	done := Done{Kind: "Done", Time: p.time(), Namespace: state.Service.Namespace, Service: service, Did: did}
-	return p.write(done, func(bool) string { return service + ": " + did + "\n" })
 }

@@ -14,6 +14,9 @@ import (
 // ErrNoService says that a service does not exist.
 var ErrNoService = errors.New("no such InferenceService")
 
+// ErrChanged says that an object was written by somebody else since it was read.
+var ErrChanged = errors.New("it was changed meanwhile: try again")
+
 // explain gives an error of the API server as one line with a remedy. what was attempted, such as "list InferenceServices"; where,
 // such as " in namespace team-a" or empty; host of the API server.
 func explain(err error, what, where, host string) error {
@@ -30,7 +33,7 @@ func explain(err error, what, where, host string) error {
 	case apierrors.IsUnauthorized(err):
 		return fmt.Errorf("%s: the cluster does not accept these credentials: log in anew, or choose another --context", what)
 	case apierrors.IsConflict(err):
-		return fmt.Errorf("%s: it was changed meanwhile: try again", what)
+		return fmt.Errorf("%s: %w", what, ErrChanged)
 	case apierrors.IsInvalid(err):
 		return fmt.Errorf("%s: refused: %s", what, reasonOf(err))
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &network) && network.Timeout():
