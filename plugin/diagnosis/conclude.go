@@ -65,20 +65,26 @@ func (r *Report) conclude(f Facts) {
 	if r.Cause != "" {
 		return
 	}
-	requests, work := 0.0, 0.0
+	requests, work, ended, told := 0.0, 0.0, 0.0, false
 	for _, rank := range f.Ranks {
 		requests += rank.Requests()
 		work += known(rank.Decoded) + known(rank.Computed)
 	}
 	for _, front := range f.Fronts {
-		work += known(front.Ended)
+		ended += known(front.Ended)
+		told = told || !math.IsNaN(front.Ended)
+	}
+	// Ranks count the tokens of health checks too; API processes count clients' requests alone.
+	asked := requests + ended
+	if !told {
+		asked += work
 	}
 	numbers := []Evidence{plain("requests in the engines, on average", "all pools", requests, "requests"), plain("tokens computed and generated", "all pools", work, "tokens/s")}
 	switch {
 	case len(f.Ranks) == 0:
 		r.Cause = NoData
 		r.Conclusion = Finding{Says: "no engine told anything", Do: "see kubectl sluice status for what stands in the way", Evidence: []Evidence{}}
-	case requests == 0 && work == 0:
+	case asked == 0:
 		r.Cause = NoRequests
 		r.Conclusion = Finding{Says: fmt.Sprintf("no request was there in %.0f s", r.Seconds), Do: "run it while the complaint holds, or longer (--interval)", Evidence: numbers}
 	default:

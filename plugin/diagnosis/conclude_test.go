@@ -52,6 +52,11 @@ func TestConclude(t *testing.T) {
 		{name: "nothing seen", reason: "no engine answered", want: NoData, where: "all pools"},
 		{name: "idle", reason: "nobody asks",
 			ranks: []Rank{even("a", 0, func(r *Rank) { *r = Rank{Pool: "main", Role: "Unified", Engine: "a", Seconds: 10, Idle: 1} })}, want: NoRequests, where: "all pools"},
+		{name: "health checks", reason: "their tokens are nobody's requests",
+			ranks: []Rank{even("a", 0, func(r *Rank) {
+				*r = Rank{Pool: "main", Role: "Unified", Engine: "a", Seconds: 10, Idle: 1, Computed: 0.5, Decoded: 0.5}
+			})},
+			fronts: []Front{{Pool: "main", Engine: "a"}}, want: NoRequests, where: "all pools"},
 		{name: "full batch", reason: "the cap is the limit", ranks: []Rank{even("a", 0, queue(5), func(r *Rank) { r.Running = 16 })}, want: QueueBound, where: "pool main, a DP rank 0"},
 		{name: "a moment's queue", reason: "what waits at one poll alone is no queue",
 			ranks: []Rank{even("a", 0, func(r *Rank) { r.Running, r.Waiting = 16, 3 })}, want: NothingWrong, where: "all pools"},
