@@ -64,7 +64,9 @@ func (p *Plugin) status(ctx context.Context, states []*cluster.State) (*view.Sta
 		for _, pool := range state.Pools {
 			pools = append(pools, view.PoolObjects{Pool: pool, Pods: state.PoolPods(pool)})
 		}
-		status.Services = append(status.Services, view.NewService(state.Service, pools, state.Routers, answers[state], state.Notes))
+		status.Services = append(status.Services, view.NewService(state.Service, pools, view.Seen{
+			Routers: state.Routers, Answers: answers[state], Notes: state.Notes, PodsHidden: state.PodsHidden,
+		}))
 	}
 	return status, nil
 }
@@ -82,15 +84,15 @@ func (p *Plugin) ask(ctx context.Context, states []*cluster.State) (map[*cluster
 				continue
 			}
 			group.Go(func() {
-				var answer leaderAnswer // of a pod that does not run there is nothing to say
+				var answer view.Answer // of a pod that does not run there is nothing to say
 				if pod.Status.Phase == corev1.PodRunning {
 					answer = p.askLeader(ctx, pod)
 				}
 				mu.Lock()
 				defer mu.Unlock()
-				of[pod.Name] = answer.Answer
-				if answer.forbidden {
-					state.Notes = addOnce(state.Notes, fmt.Sprintf("the engines' load is missing: you may not create pods/portforward in namespace %s; ask for that right", pod.Namespace))
+				of[pod.Name] = answer
+				if answer.Forbidden {
+					state.Notes = addOnce(state.Notes, "the engines' own load is missing: "+mayNotReach(pod.Namespace))
 				}
 			})
 		}
@@ -99,15 +101,15 @@ func (p *Plugin) ask(ctx context.Context, states []*cluster.State) (map[*cluster
 	return answers, ctx.Err()
 }
 
-type leaderAnswer struct {
-	view.Answer
-	forbidden bool
+// mayNotReach says which right is missing to ask pods of a namespace, and who has it.
+func mayNotReach(namespace string) string {
+	return fmt.Sprintf("you may not create pods/portforward in namespace %s; ask for that right, which the chart's ClusterRole sluice-plugin has", namespace)
 }
 
-func (p *Plugin) askLeader(ctx context.Context, pod *corev1.Pod) leaderAnswer {
+func (p *Plugin) askLeader(ctx context.Context, pod *corev1.Pod) view.Answer {
 	body, err := p.Pods.Get(ctx, engineTarget(pod), loadsPath)
 	if errors.Is(err, reach.ErrForbidden) {
-		return leaderAnswer{view.Answer{Note: "not asked"}, true}
+		return view.Answer{Note: "not asked", Forbidden: true}
 	}
 	var response loads.Response
 	if err == nil {
@@ -117,9 +119,9 @@ func (p *Plugin) askLeader(ctx context.Context, pod *corev1.Pod) leaderAnswer {
 		err = fmt.Errorf("the engine tells of no rank")
 	}
 	if err != nil {
-		return leaderAnswer{Answer: view.Answer{Note: note(err)}}
+		return view.Answer{Note: note(err)}
 	}
-	return leaderAnswer{Answer: view.Answer{Loads: response.Loads}}
+	return view.Answer{Loads: response.Loads}
 }
 
 // note gives an error of a pod as a few words, with a remedy where there is one.

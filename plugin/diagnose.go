@@ -72,7 +72,7 @@ func (p *Plugin) observe(ctx context.Context, state *cluster.State, o DiagnoseOp
 	var group sync.WaitGroup
 	note := func(pod *corev1.Pod, err error) {
 		if errors.Is(err, reach.ErrForbidden) {
-			missing = addOnce(missing, fmt.Sprintf("you may not create pods/portforward in namespace %s; ask for that right", pod.Namespace))
+			missing = addOnce(missing, mayNotReach(pod.Namespace))
 			return
 		}
 		missing = append(missing, fmt.Sprintf("%s: %s", pod.Name, note(err)))

@@ -149,7 +149,7 @@ func (p *Plugin) askAll(ctx context.Context, pods []*corev1.Pod, to func(*corev1
 		switch {
 		case err == nil, errors.As(err, &status) && status.Status == http.StatusNotFound:
 		case errors.Is(err, reach.ErrForbidden):
-			t.Missing = addOnce(t.Missing, fmt.Sprintf("you may not create pods/portforward in namespace %s; ask for that right", pods[i].Namespace))
+			t.Missing = addOnce(t.Missing, mayNotReach(pods[i].Namespace))
 		default:
 			t.Missing = append(t.Missing, fmt.Sprintf("%s: %s", pods[i].Name, note(err)))
 		}

@@ -82,7 +82,7 @@ func TestRender(t *testing.T) {
 		t.Fatal(err)
 	}
 	operator := []string{
-		"ClusterRole sluice-edit", "ClusterRole sluice-operator", "ClusterRole sluice-view", "ClusterRoleBinding sluice-operator",
+		"ClusterRole sluice-edit", "ClusterRole sluice-operator", "ClusterRole sluice-plugin", "ClusterRole sluice-view", "ClusterRoleBinding sluice-operator",
 		"CustomResourceDefinition enginepools.inference.sluice.dev", "CustomResourceDefinition inferenceservices.inference.sluice.dev",
 		"Deployment sluice-operator", "Role sluice-operator", "RoleBinding sluice-operator", "ServiceAccount sluice-operator",
 	}

@@ -26,6 +26,9 @@ type State struct {
 	Routers []*corev1.Pod                                     // by name
 	Scalers map[string]*autoscalingv2.HorizontalPodAutoscaler // by name of the EnginePool
 	Notes   []string
+
+	// PodsHidden says that the user may not list pods, so that Pods and Routers are empty whatever there is.
+	PodsHidden bool
 }
 
 // PoolPods are the engine pods of a pool, by name.
@@ -87,6 +90,7 @@ func (c *Cluster) State(ctx context.Context, service *v1alpha1.InferenceService)
 		if err = c.note(s, err, "list pods"); err != nil {
 			return nil, err
 		}
+		s.PodsHidden = true
 	}
 	for i := range pods.Items {
 		switch pod := &pods.Items[i]; pod.Labels[v1alpha1.LabelComponent] {

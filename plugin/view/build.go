@@ -12,19 +12,33 @@ import (
 	"github.com/sluice-dev/sluice/controllers/plan"
 )
 
+// Who told the load of a pool.
+const (
+	fromEngines = "engines"
+	fromStatus  = "status"
+)
+
+// Seen is what was read of a service beside its objects.
+type Seen struct {
+	Routers    []*corev1.Pod
+	Answers    map[string]Answer // by name of the pod that leads a replica
+	Notes      []string          // what could not be read, and why
+	PodsHidden bool              // the user may not list pods
+}
+
 // PoolObjects are a pool and its pods.
 type PoolObjects struct {
 	Pool *v1alpha1.EnginePool
 	Pods []*corev1.Pod
 }
 
-// NewService shows a service. answers are by name of the pod that leads a replica.
-func NewService(service *v1alpha1.InferenceService, pools []PoolObjects, routers []*corev1.Pod, answers map[string]Answer, notes []string) Service {
+// NewService shows a service.
+func NewService(service *v1alpha1.InferenceService, pools []PoolObjects, seen Seen) Service {
 	s := Service{
 		Namespace: service.Namespace, Name: service.Name, Model: service.Spec.Model.Name, Tenant: plan.Tenant(service), URL: service.Status.URL,
 		Ready:      meta.IsStatusConditionTrue(service.Status.Conditions, v1alpha1.ConditionReady),
 		Paused:     service.Spec.Rollout.Paused,
-		Conditions: []Condition{}, Router: Router{Replicas: len(routers)}, Pools: []Pool{}, Notes: append([]string{}, notes...),
+		Conditions: []Condition{}, Router: Router{Replicas: len(seen.Routers), hidden: seen.PodsHidden}, Pools: []Pool{}, Notes: append([]string{}, seen.Notes...),
 	}
 	for _, c := range service.Status.Conditions {
 		s.Conditions = append(s.Conditions, Condition{
@@ -33,18 +47,18 @@ func NewService(service *v1alpha1.InferenceService, pools []PoolObjects, routers
 		})
 	}
 	slices.SortFunc(s.Conditions, func(a, b Condition) int { return rankOf(a.Type) - rankOf(b.Type) })
-	for _, pod := range routers {
+	for _, pod := range seen.Routers {
 		if podReady(pod) {
 			s.Router.Ready++
 		}
 	}
 	for _, objects := range pools {
-		s.Pools = append(s.Pools, newPool(objects, answers))
+		s.Pools = append(s.Pools, newPool(objects, seen))
 	}
 	return s
 }
 
-func newPool(objects PoolObjects, answers map[string]Answer) Pool {
+func newPool(objects PoolObjects, seen Seen) Pool {
 	pool := objects.Pool
 	p := Pool{
 		Name: pool.Spec.Pool, Role: string(pool.Spec.Role), Revision: pool.Status.Revision, Demand: 1, Allocated: pool.Status.Allocated,
@@ -55,7 +69,7 @@ func newPool(objects PoolObjects, answers map[string]Answer) Pool {
 		p.Demand = *pool.Spec.Replicas
 	}
 	var groups []*Load
-	expected := 0
+	expected, forbidden := 0, seen.PodsHidden
 	for _, replica := range plan.Replicas(objects.Pods, func(string) plan.Load { return plan.Load{} }) {
 		r := Replica{
 			Ordinal: replica.Ordinal, State: stateOf(replica), Detail: replica.Waiting, Revision: replica.Revision,
@@ -75,7 +89,8 @@ func newPool(objects PoolObjects, answers map[string]Answer) Pool {
 			layout = plan.LayoutOf(pod)
 			r.Pods = append(r.Pods, Pod{Name: pod.Name, NodeRank: node, Node: pod.Spec.NodeName, IP: pod.Status.PodIP, Restarts: plan.PodRestarts(pod)})
 		}
-		answer, asked := answers[names[0]]
+		answer, asked := seen.Answers[names[0]]
+		forbidden = forbidden || answer.Forbidden
 		if !asked {
 			answer.Note = "not asked"
 		}
@@ -90,6 +105,15 @@ func newPool(objects PoolObjects, answers map[string]Answer) Pool {
 		p.Members = append(p.Members, r)
 	}
 	p.Load = sum(groups, expected)
+	switch told := pool.Status.Load; {
+	case p.Load.Ranks > 0:
+		p.LoadSource = fromEngines
+	case forbidden && told != nil:
+		p.Load, p.LoadSource = statusLoad(told), fromStatus
+		if told.SampleTime != nil {
+			p.LoadAsOf = told.SampleTime.UTC().Format(time.RFC3339)
+		}
+	}
 	return p
 }
 

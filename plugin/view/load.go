@@ -2,7 +2,9 @@ package view
 
 import (
 	"math"
+	"strconv"
 
+	"github.com/sluice-dev/sluice/api/v1alpha1"
 	"github.com/sluice-dev/sluice/engine/loads"
 )
 
@@ -10,6 +12,9 @@ import (
 type Answer struct {
 	Loads []loads.Load
 	Note  string // "" when Loads holds
+
+	// Forbidden: the user may not ask it.
+	Forbidden bool
 }
 
 // newLoad gives the load of one data-parallel group. A sentinel is no number.
@@ -28,6 +33,45 @@ func newLoad(l loads.Load) *Load {
 		v.Queues.Retracted = max(v.Queues.Retracted, int64(d.DecodeRetractedQueueReqs))
 	}
 	return v
+}
+
+// statusLoad gives the load that the operator wrote into the status of a pool.
+func statusLoad(l *v1alpha1.PoolLoad) Load {
+	v := Load{
+		Running: l.RunningRequests, TokenUsage: spread(l.TokenUsage), Utilization: spread(l.Utilization), CacheHitRate: spread(l.CacheHitRate),
+		Queues: Queues{
+			Waiting: l.WaitingRequests, Grammar: l.GrammarRequests, Paused: l.PausedRequests, Retracted: max(l.RetractedRequests, count(l.DecodeRetractedQueue)),
+			PrefillBootstrap: count(l.PrefillBootstrapQueue), PrefillInflight: count(l.PrefillInflightQueue),
+			DecodePrealloc: count(l.DecodePreallocQueue), DecodeTransfer: count(l.DecodeTransferQueue),
+		},
+		Ranks: int(l.Ranks), Expected: int(l.ExpectedRanks),
+	}
+	for _, q := range v.Queues.list() {
+		v.Waiting += q.n
+	}
+	if rate, err := strconv.ParseFloat(l.GenThroughput, 64); err == nil {
+		v.Throughput = number(rate)
+	}
+	return v
+}
+
+// spread gives the mean of a value over ranks; nil where they have none.
+func spread(s *v1alpha1.Spread) *float64 {
+	if s == nil {
+		return nil
+	}
+	mean, err := strconv.ParseFloat(s.Mean, 64)
+	if err != nil {
+		return nil
+	}
+	return number(mean)
+}
+
+func count(n *int64) int64 {
+	if n == nil {
+		return 0
+	}
+	return *n
 }
 
 // number gives nil for what says that there is no number: negative values, infinities and NaN.

@@ -36,6 +36,8 @@ type Condition struct {
 type Router struct {
 	Replicas int `json:"replicas"`
 	Ready    int `json:"ready"`
+
+	hidden bool // its pods may not be listed
 }
 
 // Pool is one pool of a service.
@@ -51,6 +53,11 @@ type Pool struct {
 	Draining  int32     `json:"draining"`
 	Load      Load      `json:"load"` // over the ranks that answered
 	Members   []Replica `json:"members"`
+
+	// LoadSource says who told Load: "engines", which were asked just now; "status", what the operator saw, where the user may not
+	// ask engines; "" when nobody did. LoadAsOf is when the operator saw it first, RFC 3339, UTC; "" for another source.
+	LoadSource string `json:"load_source"`
+	LoadAsOf   string `json:"load_as_of"`
 }
 
 // Replica is one copy of the model.

@@ -51,9 +51,9 @@ func (s *Service) tree(b *strings.Builder, now time.Time, wide bool) {
 		t.Row("  "+c.Type, c.Status, since, text)
 	}
 	b.WriteString(t.String())
-	list := []branch{{text: fmt.Sprintf("router  %d/%d ready", s.Router.Ready, s.Router.Replicas)}}
+	list := []branch{{text: s.Router.words()}}
 	for i := range s.Pools {
-		list = append(list, s.Pools[i].branch(wide))
+		list = append(list, s.Pools[i].branch(now, wide))
 	}
 	draw(b, "", list)
 	for _, note := range s.Notes {
@@ -72,7 +72,14 @@ func draw(b *strings.Builder, indent string, list []branch) {
 	}
 }
 
-func (p *Pool) branch(wide bool) branch {
+func (r *Router) words() string {
+	if r.hidden {
+		return "router  pods not listed"
+	}
+	return fmt.Sprintf("router  %d/%d ready", r.Ready, r.Replicas)
+}
+
+func (p *Pool) branch(now time.Time, wide bool) branch {
 	text := fmt.Sprintf("%s  %s, %d/%d ready", p.Name, p.Role, p.Ready, p.Allocated)
 	if p.Demand != p.Allocated {
 		text += fmt.Sprintf(" (%d asked for)", p.Demand)
@@ -91,14 +98,30 @@ func (p *Pool) branch(wide bool) branch {
 	if p.Load.Ranks < p.Load.Expected {
 		text += fmt.Sprintf("  (%d of %d ranks answered)", p.Load.Ranks, p.Load.Expected)
 	}
+	if p.LoadSource == fromStatus {
+		text += "  (from the status" + since(now, p.LoadAsOf) + ")"
+	}
 	entry := branch{text: text}
 	for i := range p.Members {
 		entry.sub = append(entry.sub, p.Members[i].branch(wide))
 	}
-	if len(p.Members) == 0 {
+	switch {
+	case len(p.Members) > 0:
+	case p.Replicas > 0:
+		entry.sub = append(entry.sub, branch{text: "pods not listed"})
+	default:
 		entry.sub = append(entry.sub, branch{text: "no replica"})
 	}
 	return entry
+}
+
+// since says how long ago an RFC 3339 time was; nothing when there is none.
+func since(now time.Time, at string) string {
+	t, err := time.Parse(time.RFC3339, at)
+	if err != nil {
+		return ""
+	}
+	return ", seen " + Age(now.Sub(t)) + " ago"
 }
 
 func (r *Replica) branch(wide bool) branch {
