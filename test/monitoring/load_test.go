@@ -93,7 +93,11 @@ func observe(t *testing.T, f *fleet) []scrape {
 func (f *fleet) walk(t *testing.T) (answers []walkStep) {
 	t.Helper()
 	rid, room := "", ""
-	for _, m := range asked.FindAllStringSubmatch(diagnosis(t), -1) {
+	for _, command := range typed(t, "docs/diagnosis.md") {
+		m := asked.FindStringSubmatch(command)
+		if m == nil {
+			t.Fatalf("docs/diagnosis.md has the command %s, want one that curl asks with", command)
+		}
 		at := strings.NewReplacer("localhost:30000", strings.TrimPrefix(f.engines["decode"].URL, "http://"), "localhost:8000", strings.TrimPrefix(f.router, "http://")).Replace(m[1])
 		at = strings.ReplaceAll(at, "/RID", "/"+rid)
 		at = written.ReplaceAllString(at, "room="+room)
@@ -120,7 +124,7 @@ func (f *fleet) walk(t *testing.T) (answers []walkStep) {
 }
 
 var (
-	asked   = regexp.MustCompile(`(?m)^\$ curl -s '([^']*)'`)
+	asked   = regexp.MustCompile(`^curl -s '([^']*)'`)
 	written = regexp.MustCompile(`room=\d+`)
 )
 

@@ -12,25 +12,51 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-dev/sluice/hack/docrun"
 	"github.com/sluice-dev/sluice/internal/buildcache"
 	"github.com/sluice-dev/sluice/test/harness"
 )
 
-var console = regexp.MustCompile("(?s)```console\n(.*?)```")
+// docsRunner is what pages call this package in their marks.
+const docsRunner = "monitoring"
 
-// commands gives the commands of the README's only block for a shell, one after another, continued lines joined and without
-// the & that lets a shell go on.
-func commands(t *testing.T) []string {
+// typed gives the commands of a page that this package runs, in their order.
+func typed(t *testing.T, file string) []string {
 	t.Helper()
-	blocks := console.FindAllStringSubmatch(read(t, "../../monitoring/README.md"), -1)
-	if len(blocks) != 1 {
-		t.Fatalf("monitoring/README.md has %d blocks of commands, want 1", len(blocks))
+	page, err := docrun.Read("../..", file)
+	if err != nil {
+		t.Fatal(err)
 	}
 	var list []string
-	for line := range strings.Lines(strings.ReplaceAll(blocks[0][1], "\\\n", " ")) {
-		list = append(list, strings.TrimSuffix(strings.TrimSpace(line), " &"))
+	for _, block := range page.Run(docsRunner) {
+		steps, err := block.Steps()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, step := range steps {
+			list = append(list, step.Command)
+		}
 	}
 	return list
+}
+
+// TestRunsItsPages: no other page says that this package runs it.
+func TestRunsItsPages(t *testing.T) {
+	pages, err := docrun.Pages("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, page := range pages {
+		if len(page.Run(docsRunner)) > 0 {
+			got = append(got, page.File)
+		}
+	}
+	if diff := cmp.Diff([]string{"docs/diagnosis.md", "monitoring/README.md"}, got); diff != "" {
+		t.Errorf("pages (-want +got):\n%s", diff)
+	}
 }
 
 // TestReadmeCommands runs what monitoring/README.md says: the engine and Prometheus for real, with other ports and another
@@ -38,7 +64,10 @@ func commands(t *testing.T) []string {
 // given, and that is looked at: the files, the folder and the address of Prometheus, which must answer what the dashboard asks.
 func TestReadmeCommands(t *testing.T) {
 	harness.NoteSources(t, "../..")
-	list := commands(t)
+	var list []string
+	for _, command := range typed(t, "monitoring/README.md") { // continued lines joined, without the & that lets a shell go on
+		list = append(list, strings.TrimSuffix(strings.TrimSpace(strings.ReplaceAll(command, "\\\n", " ")), " &"))
+	}
 	if len(list) != 3 {
 		t.Fatalf("the README has the commands %q, want those of the engine, of Prometheus and of Grafana", list)
 	}
