@@ -435,14 +435,16 @@ func TestSamplesAreAccepted(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			tree := map[string]any{}
-			if err := yaml.Unmarshal(text, &tree); err != nil {
-				t.Fatal(err)
-			}
-			sample := &unstructured.Unstructured{Object: tree}
-			sample.SetNamespace("default")
-			if err := api.Create(t.Context(), sample, client.DryRunAll, client.FieldValidation(metav1.FieldValidationStrict)); err != nil {
-				t.Error(err)
+			for document := range strings.SplitSeq(string(text), "\n---\n") {
+				tree := map[string]any{}
+				if err := yaml.Unmarshal([]byte(document), &tree); err != nil {
+					t.Fatal(err)
+				}
+				sample := &unstructured.Unstructured{Object: tree}
+				sample.SetNamespace("default")
+				if err := api.Create(t.Context(), sample, client.DryRunAll, client.FieldValidation(metav1.FieldValidationStrict)); err != nil {
+					t.Error(err)
+				}
 			}
 		})
 	}

@@ -75,6 +75,11 @@ func (t *Trial) RemoveNamespace(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	volume := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: t.volumeName(name)}}
+	return t.RemoveVolume(ctx, name)
+}
+
+// RemoveVolume removes the volume that was made for a namespace, if there is one.
+func (t *Trial) RemoveVolume(ctx context.Context, namespace string) error {
+	volume := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: t.volumeName(namespace)}}
 	return client.IgnoreNotFound(t.Client.Delete(ctx, volume))
 }

@@ -139,11 +139,7 @@ func (t *Trial) Uninstall(ctx context.Context) error {
 }
 
 func (t *Trial) helm(ctx context.Context, args ...string) error {
-	cache, err := buildcache.Open(t.log)
-	if err != nil {
-		return err
-	}
-	helm, err := cache.Path(ctx, "helm")
+	helm, err := t.HelmPath(ctx)
 	if err != nil {
 		return err
 	}
@@ -161,12 +157,17 @@ func (t *Trial) Kubectl(ctx context.Context, args ...string) (string, error) {
 }
 
 // KubectlPath gives the path of kubectl.
-func (t *Trial) KubectlPath(ctx context.Context) (string, error) {
+func (t *Trial) KubectlPath(ctx context.Context) (string, error) { return t.toolPath(ctx, "kubectl") }
+
+// HelmPath gives the path of helm.
+func (t *Trial) HelmPath(ctx context.Context) (string, error) { return t.toolPath(ctx, "helm") }
+
+func (t *Trial) toolPath(ctx context.Context, name string) (string, error) {
 	cache, err := buildcache.Open(t.log)
 	if err != nil {
 		return "", err
 	}
-	return cache.Path(ctx, "kubectl")
+	return cache.Path(ctx, name)
 }
 
 // output runs a program and gives its standard output without the last newline.
