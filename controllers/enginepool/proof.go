@@ -2,6 +2,7 @@ package enginepool
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -101,7 +102,7 @@ func seriesLabels(pool *v1alpha1.EnginePool, pod *corev1.Pod) map[string]string 
 }
 
 // observeProof sets the conditions that rest on the engines' metrics. again is when a grace ends; 0 is never.
-func (r *Reconciler) observeProof(step *step, now time.Time) (again time.Duration) {
+func (r *Reconciler) observeProof(ctx context.Context, step *step, now time.Time) (again time.Duration) {
 	if r.Proofs == nil {
 		return 0
 	}
@@ -110,8 +111,10 @@ func (r *Reconciler) observeProof(step *step, now time.Time) (again time.Duratio
 	if wait := r.started.Add(proof.Grace()).Sub(now); wait > 0 && len(step.pods) > 0 && len(proof.Pods) < len(step.pods) {
 		return wait // the pods were not read yet; what the last operator found stays
 	}
+	proof.NoMonitor = pool.Spec.Observability.Monitor == v1alpha1.MonitorNone
 	expected := expectedPods(step)
 	findings, again := observe.Prove(pool.Spec.Role, expected, proof, now)
+	r.namePolicies(ctx, step, findings)
 	r.Proofs.Note(key, findings)
 	flowing := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionMetricsFlowing)
 	switch {

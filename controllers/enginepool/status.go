@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,7 +30,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, step *step) (again time.Du
 	pool := step.pool
 	before := pool.DeepCopy()
 	now := r.Clock.Now()
-	again = r.observe(step, now)
+	again = r.observe(ctx, step, now)
 	keepSame(&before.Status, &pool.Status)
 	if equality.Semantic.DeepEqual(before.Status, pool.Status) {
 		return again, nil
@@ -133,7 +134,7 @@ const (
 )
 
 // observe fills in the status. again is when it changes without an event; 0 is never.
-func (r *Reconciler) observe(step *step, now time.Time) (again time.Duration) {
+func (r *Reconciler) observe(ctx context.Context, step *step, now time.Time) (again time.Duration) {
 	pool := step.pool
 	status := &pool.Status
 	if !step.read {
@@ -155,7 +156,7 @@ func (r *Reconciler) observe(step *step, now time.Time) (again time.Duration) {
 	}
 	setReady(step)
 	setProgressing(step)
-	again = sooner(sooner(r.observeLoad(step, now), r.observeDemand(step, now)), r.observeProof(step, now))
+	again = sooner(sooner(r.observeLoad(step, now), r.observeDemand(step, now)), r.observeProof(ctx, step, now))
 	status.Cost = r.countCost(step, now)
 	again = sooner(again, setTracing(step))
 	scaling := autoscaling.ScalingActive(pool, step.hpa)
@@ -276,7 +277,7 @@ func (r *Reconciler) observeLoad(step *step, now time.Time) (again time.Duration
 	case len(expected) == 0:
 		setCondition(pool, v1alpha1.ConditionMetricsFlowing, metav1.ConditionUnknown, reasonNothingToPoll, "no replica is ready")
 	case len(missing) > 0:
-		setCondition(pool, v1alpha1.ConditionMetricsFlowing, metav1.ConditionFalse, reasonMissingRanks, missingMessage(missing))
+		setCondition(pool, v1alpha1.ConditionMetricsFlowing, metav1.ConditionFalse, missingReason(missing), missingMessage(missing))
 	default:
 		setCondition(pool, v1alpha1.ConditionMetricsFlowing, metav1.ConditionTrue, reasonAllRanks, "every rank of every ready replica has a fresh sample")
 	}
@@ -285,6 +286,14 @@ func (r *Reconciler) observeLoad(step *step, now time.Time) (again time.Duration
 
 // namedRanks is how many missing ranks a message names.
 const namedRanks = 8
+
+// missingReason is TargetDown where no missing rank's pod answers.
+func missingReason(missing []observe.Missing) string {
+	if slices.ContainsFunc(missing, func(m observe.Missing) bool { return m.Reason != observe.MissingDown }) {
+		return reasonMissingRanks
+	}
+	return string(observe.CauseTargetDown)
+}
 
 func missingMessage(missing []observe.Missing) string {
 	names := make([]string, 0, namedRanks)

@@ -53,32 +53,36 @@ func newClient(timeout, keepIdle time.Duration, connections int) *http.Client {
 	}
 }
 
-// fetch asks one engine for its loads. The ranks ascend and are unique.
+// fetch asks one engine for its loads. The ranks ascend and are unique. Errors are short and stable: they go into
+// conditions.
 func fetch(ctx context.Context, client *http.Client, url string, limitBytes int64) ([]loads.Load, outcome, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, outcomeMalformed, fmt.Errorf("poll %s: %w", url, err)
 	}
+	const path = "/v1/loads"
 	request.Header.Set("Accept", "application/json")
 	response, err := client.Do(request)
 	if err != nil {
-		return nil, transportOutcome(err), fmt.Errorf("poll: %w", err)
+		result := transportOutcome(err)
+		return nil, result, transportError(path, result, err)
 	}
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode != http.StatusOK {
 		_, _ = io.CopyN(io.Discard, response.Body, 4<<10) // keeps the connection when the body is short
-		return nil, outcomeStatus, fmt.Errorf("poll %s: status %d, want 200", url, response.StatusCode)
+		return nil, outcomeStatus, fmt.Errorf("%s answers with status %d", path, response.StatusCode)
 	}
 	body, err := io.ReadAll(io.LimitReader(response.Body, limitBytes+1))
 	if err != nil {
-		return nil, transportOutcome(err), fmt.Errorf("poll %s: read the body: %w", url, err)
+		result := transportOutcome(err)
+		return nil, result, transportError(path, result, err)
 	}
 	if int64(len(body)) > limitBytes {
-		return nil, outcomeTooLarge, fmt.Errorf("poll %s: the body is larger than %d bytes", url, limitBytes)
+		return nil, outcomeTooLarge, fmt.Errorf("%s: the body is larger than %d bytes", path, limitBytes)
 	}
 	ranks, err := parse(body)
 	if err != nil {
-		return nil, outcomeMalformed, fmt.Errorf("poll %s: %w", url, err)
+		return nil, outcomeMalformed, fmt.Errorf("%s: %w", path, err)
 	}
 	return ranks, outcomeOK, nil
 }
@@ -188,4 +192,19 @@ func badQueue(r loads.Load) (section string) {
 		return "queues"
 	}
 	return ""
+}
+
+// transportError says why there was no answer of a path without addresses and ports, which differ from attempt to attempt.
+func transportError(path string, result outcome, err error) error {
+	if result == outcomeTimeout {
+		return errors.New(path + " does not answer in time")
+	}
+	var op *net.OpError
+	if errors.As(err, &op) {
+		return fmt.Errorf("%s: %s: %w", path, op.Op, op.Err)
+	}
+	if inner := errors.Unwrap(err); inner != nil {
+		err = inner // of *url.Error, which names the URL
+	}
+	return fmt.Errorf("%s: %w", path, err)
 }

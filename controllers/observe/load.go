@@ -15,9 +15,12 @@ import (
 type MissingReason string
 
 const (
-	// MissingNoSample means that the pod was never polled with success, or does not exist.
+	// MissingNoSample means that the pod was not polled yet, or does not exist.
 	MissingNoSample MissingReason = "NoSample"
-	// MissingStale means that the newest sample of the pod is too old to be a number.
+	// MissingDown means that the newest poll of the pod failed, and that it has no sample, or one too old to be a number.
+	MissingDown MissingReason = MissingReason(CauseTargetDown)
+	// MissingStale means that the newest sample of the pod is too old to be a number although no poll failed: the operator
+	// is behind.
 	MissingStale MissingReason = "Stale"
 	// MissingRank means that the pod's sample is fresh and does not hold the rank.
 	MissingRank MissingReason = "RankAbsent"
@@ -31,8 +34,11 @@ type Missing struct {
 	Err error
 }
 
-// String gives "POD/rank (Reason)", without what changes from poll to poll, so that it may stand in a condition.
+// String gives "POD/rank (Reason)", with the newest poll's error where that is the reason. It may stand in a condition.
 func (m Missing) String() string {
+	if m.Reason == MissingDown && m.Err != nil {
+		return fmt.Sprintf("%s/%d (%s: %s)", m.Pod, m.Rank.Rank, m.Reason, clipped(m.Err.Error()))
+	}
 	return fmt.Sprintf("%s/%d (%s)", m.Pod, m.Rank.Rank, m.Reason)
 }
 
@@ -175,10 +181,12 @@ func missingRanks(sample PoolSample, expected []Rank, now time.Time) []Missing {
 	for _, want := range expected {
 		pod := pods[want.Pod]
 		switch {
+		case pod.Err != nil && !pod.Fresh(now, sample.FreshFor):
+			missing = append(missing, Missing{Rank: want, Reason: MissingDown, Err: pod.Err})
 		case pod.Taken.IsZero():
-			missing = append(missing, Missing{Rank: want, Reason: MissingNoSample, Err: pod.Err})
+			missing = append(missing, Missing{Rank: want, Reason: MissingNoSample})
 		case !pod.Fresh(now, sample.FreshFor):
-			missing = append(missing, Missing{Rank: want, Reason: MissingStale, Err: pod.Err})
+			missing = append(missing, Missing{Rank: want, Reason: MissingStale})
 		case !hasRank(pod, want.Rank):
 			missing = append(missing, Missing{Rank: want, Reason: MissingRank, Err: pod.Err})
 		}

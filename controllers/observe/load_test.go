@@ -3,6 +3,7 @@ package observe
 import (
 	"errors"
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -89,20 +90,24 @@ func TestLoad(t *testing.T) {
 				PodSample{Name: "d-0-0", Taken: epoch, Ranks: []loads.Load{decode(0, 0.5, 0.5)}},
 				PodSample{Name: "d-1-0", Taken: epoch.Add(-fresh - 1), Ranks: []loads.Load{decode(0, 9, 9)}, Err: refused},
 				PodSample{Name: "d-2-0", Err: refused},
+				PodSample{Name: "d-3-0"},
+				PodSample{Name: "d-4-0", Taken: epoch.Add(-fresh - 1), Ranks: []loads.Load{decode(0, 9, 9)}},
 			),
-			role: v1alpha1.RoleDecode, expected: []Rank{{"d-0-0", 0}, {"d-0-0", 1}, {"d-1-0", 0}, {"d-2-0", 0}},
+			role: v1alpha1.RoleDecode, expected: []Rank{{"d-0-0", 0}, {"d-0-0", 1}, {"d-1-0", 0}, {"d-2-0", 0}, {"d-3-0", 0}, {"d-4-0", 0}},
 			want: &v1alpha1.PoolLoad{
 				Utilization:     &v1alpha1.Spread{Min: "0.50", Mean: "0.50", Max: "0.50", MaxAt: "d-0-0/0"},
 				TokenUsage:      &v1alpha1.Spread{Min: "0.50", Mean: "0.50", Max: "0.50", MaxAt: "d-0-0/0"},
 				RunningRequests: 4, WaitingRequests: 3,
 				DecodePreallocQueue: new(int64(5)), DecodeTransferQueue: new(int64(6)), DecodeRetractedQueue: new(int64(2)),
 				MostLoaded:    "d-0-0/0",
-				GenThroughput: "100.0", Ranks: 1, ExpectedRanks: 4, SampleTime: new(metav1.NewTime(epoch)),
+				GenThroughput: "100.0", Ranks: 1, ExpectedRanks: 6, SampleTime: new(metav1.NewTime(epoch)),
 			},
 			missing: []Missing{
 				{Rank: Rank{"d-0-0", 1}, Reason: MissingRank},
-				{Rank: Rank{"d-1-0", 0}, Reason: MissingStale, Err: refused},
-				{Rank: Rank{"d-2-0", 0}, Reason: MissingNoSample, Err: refused},
+				{Rank: Rank{"d-1-0", 0}, Reason: MissingDown, Err: refused},
+				{Rank: Rank{"d-2-0", 0}, Reason: MissingDown, Err: refused},
+				{Rank: Rank{"d-3-0", 0}, Reason: MissingNoSample},
+				{Rank: Rank{"d-4-0", 0}, Reason: MissingStale},
 			},
 		},
 		{
@@ -171,9 +176,16 @@ func TestLoad(t *testing.T) {
 }
 
 func TestMissingString(t *testing.T) {
-	m := Missing{Rank: Rank{"chat-decode-0-0", 1}, Reason: MissingStale, Err: errors.New("changes from poll to poll")}
-	if got, want := m.String(), "chat-decode-0-0/1 (Stale)"; got != want {
-		t.Errorf("got %q, want %q", got, want)
+	at := Rank{"chat-decode-0-0", 1}
+	for want, m := range map[string]Missing{
+		"chat-decode-0-0/1 (Stale)":                                         {Rank: at, Reason: MissingStale},
+		"chat-decode-0-0/1 (RankAbsent)":                                    {Rank: at, Reason: MissingRank, Err: errors.New("changes from poll to poll")},
+		"chat-decode-0-0/1 (TargetDown: /v1/loads does not answer in time)": {Rank: at, Reason: MissingDown, Err: errors.New("/v1/loads does not answer in time")},
+		"chat-decode-0-0/1 (TargetDown: " + strings.Repeat("x", 120) + "…)": {Rank: at, Reason: MissingDown, Err: errors.New(strings.Repeat("x", 999))},
+	} {
+		if got := m.String(); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
 	}
 }
 

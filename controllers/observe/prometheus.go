@@ -11,6 +11,7 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -84,6 +85,10 @@ type Stored struct {
 	Err error
 	// ScrapePools says whether Prometheus told which monitors it has taken; Monitored that one of the pool's is among them.
 	ScrapePools, Monitored bool
+	// Unmonitored is since when, by the operator's clock, the pool's monitor is not among those that Prometheus has taken;
+	// zero while it is, or where that is not known. It is kept over answers that do not tell. Told: some answer did.
+	Unmonitored time.Time
+	Told        bool
 	// Up are the targets by pod, with the last error of the scrape where Prometheus tells it.
 	Up map[string]StoredUp
 	// Ranks are those with series, by pod.
@@ -96,6 +101,8 @@ type Stored struct {
 type StoredUp struct {
 	Up        bool
 	LastError string
+	// Newest is when Prometheus last tried to scrape it, by the operator's clock.
+	Newest time.Time
 	// Down is when the operator first heard that the target is down, by its own clock; zero while it is up.
 	Down time.Time
 }
@@ -138,13 +145,20 @@ func (p *Prometheus) ask(ctx context.Context, s *Stored, pool types.NamespacedNa
 		return v, nil
 	}
 
+	// First, so that a target that is scraped later than this answer is not one of a monitor that it lacks.
+	jobs, err := p.askScrapePools(ctx, s, pool)
+	if err != nil {
+		return err
+	}
 	ups, err := vector("up{" + pods + "}")
 	if err != nil {
 		return err
 	}
-	for _, sample := range ups {
-		s.Up[string(sample.Metric["pod"])] = StoredUp{Up: sample.Value == 1}
+	scrapes, err := vector("timestamp(up{" + pods + "})")
+	if err != nil {
+		return err
 	}
+	s.addTargets(ups, scrapes)
 	labels := strings.Join(append(targetLabels(), "pod", "tp_rank", "pp_rank", "dp_rank"), ",")
 	counts, err := vector(fmt.Sprintf("count by (__name__,%s) ({__name__=~%q,%s})", labels, strings.Join(Required(role), "|"), pods))
 	if err != nil {
@@ -161,14 +175,46 @@ func (p *Prometheus) ask(ctx context.Context, s *Stored, pool types.NamespacedNa
 		pod := string(sample.Metric["pod"])
 		if id, ok := storedRankOf(sample.Metric); ok {
 			if rank, there := s.Ranks[pod][id]; there {
-				// By the operator's clock: Prometheus' own says how old the sample is.
-				age := sample.Timestamp.Sub(model.TimeFromUnixNano(int64(float64(sample.Value) * 1e9)))
-				rank.Newest = s.Taken.Add(-age)
+				rank.Newest = s.timeOf(sample)
 				s.Ranks[pod][id] = rank
 			}
 		}
 	}
-	return p.askTargets(ctx, s, pool)
+	return p.askTargets(ctx, s, jobs)
+}
+
+// severalScrapes is how much older than the newest scrape of a pod another one may be and still count.
+const severalScrapes = time.Minute
+
+// addTargets takes up of the pods, and when each was scraped. A pod has several series where several scrape it, two Prometheus
+// behind one address for example, and while there are last samples of one that does so no more. It is up when one of those
+// that scrape it finds it up.
+func (s *Stored) addTargets(ups, scrapes model.Vector) {
+	newest := map[string]time.Time{} // by pod
+	at := map[model.Fingerprint]time.Time{}
+	for _, sample := range scrapes {
+		pod, scraped := string(sample.Metric["pod"]), s.timeOf(sample)
+		at[sample.Metric.Fingerprint()] = scraped
+		if scraped.After(newest[pod]) {
+			newest[pod] = scraped
+		}
+	}
+	for _, sample := range ups {
+		pod := string(sample.Metric["pod"])
+		delete(sample.Metric, model.MetricNameLabel)
+		up := s.Up[pod]
+		up.Newest = newest[pod]
+		if newest[pod].Sub(at[sample.Metric.Fingerprint()]) <= severalScrapes {
+			up.Up = up.Up || sample.Value == 1
+		}
+		s.Up[pod] = up
+	}
+}
+
+// timeOf gives the time that a sample has as its value, by the operator's clock: Prometheus' own says how old it is.
+func (s *Stored) timeOf(sample *model.Sample) time.Time {
+	age := sample.Timestamp.Sub(model.TimeFromUnixNano(int64(float64(sample.Value) * 1e9)))
+	return s.Taken.Add(-age)
 }
 
 // addSeries takes a set of labels of one family.
@@ -197,21 +243,39 @@ func storedRankOf(metric model.Metric) (RankID, bool) {
 	return rankOf(func(name string) string { return string(metric[model.LabelName(name)]) })
 }
 
-// askTargets asks which monitors are taken and why targets are down. Not everything that answers queries knows.
-func (p *Prometheus) askTargets(ctx context.Context, s *Stored, pool types.NamespacedName) error {
+// askScrapePools asks which monitors are taken, and gives the names of the scrape pools that are of the pool's monitor.
+// Not everything that answers queries knows.
+func (p *Prometheus) askScrapePools(ctx context.Context, s *Stored, pool types.NamespacedName) (jobs []string, err error) {
 	var known struct {
 		ScrapePools []string `json:"scrapePools"`
 	}
-	if found, err := p.get(ctx, "/api/v1/scrape_pools", nil, &known); err != nil || !found {
-		return err
+	if s.ScrapePools, err = p.get(ctx, "/api/v1/scrape_pools", nil, &known); err != nil {
+		return nil, err
 	}
-	s.ScrapePools = true
-	for _, kind := range []string{"serviceMonitor", "podMonitor"} {
-		name := kind + "/" + pool.Namespace + "/" + pool.Name + "/0"
-		if !slices.Contains(known.ScrapePools, name) {
-			continue
+	for _, name := range known.ScrapePools {
+		if ofMonitor(name, pool) {
+			jobs = append(jobs, name)
 		}
-		s.Monitored = true
+	}
+	s.Monitored = len(jobs) > 0
+	return jobs, nil
+}
+
+// ofMonitor says whether a scrape pool is of the monitor of an EnginePool: prometheus-operator names it by kind, namespace and
+// name of the monitor and by the number of the endpoint.
+func ofMonitor(scrapePool string, pool types.NamespacedName) bool {
+	for _, kind := range []string{"serviceMonitor", "podMonitor"} {
+		endpoint, ok := strings.CutPrefix(scrapePool, kind+"/"+pool.Namespace+"/"+pool.Name+"/")
+		if _, err := strconv.Atoi(endpoint); ok && err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// askTargets asks why the targets of some scrape pools are down.
+func (p *Prometheus) askTargets(ctx context.Context, s *Stored, jobs []string) error {
+	for _, name := range jobs {
 		var targets struct {
 			ActiveTargets []struct {
 				Labels    map[string]string `json:"labels"`
@@ -231,7 +295,7 @@ func (p *Prometheus) askTargets(ctx context.Context, s *Stored, pool types.Names
 	return nil
 }
 
-// get asks one endpoint; found is false where the server has none.
+// get asks one endpoint; found is false where the server has none, or answers with something else.
 func (p *Prometheus) get(ctx context.Context, path string, query url.Values, into any) (found bool, err error) {
 	u := p.client.URL(path, nil)
 	u.RawQuery = query.Encode()
@@ -247,10 +311,12 @@ func (p *Prometheus) get(ctx context.Context, path string, query url.Values, int
 		return false, nil
 	}
 	var answer struct {
-		Data json.RawMessage `json:"data"`
+		Status string          `json:"status"`
+		Data   json.RawMessage `json:"data"`
 	}
-	if err := json.Unmarshal(body, &answer); err != nil {
-		return false, fmt.Errorf("prometheus' answer to %s: %w", path, err)
+	// A front end may answer every path with its page.
+	if isAnswer := json.Unmarshal(body, &answer) == nil && answer.Status == "success"; !isAnswer {
+		return false, nil
 	}
 	if err := json.Unmarshal(answer.Data, into); err != nil {
 		return false, fmt.Errorf("prometheus' answer to %s: %w", path, err)
@@ -271,7 +337,7 @@ func stableError(err error) error {
 	}
 	var at *url.Error
 	if errors.As(err, &at) {
-		return fmt.Errorf("prometheus cannot be reached: %w", transportError(transportOutcome(err), at.Err))
+		return fmt.Errorf("prometheus cannot be reached: %w", transportError("/api/v1", transportOutcome(err), at.Err))
 	}
 	return fmt.Errorf("ask prometheus: %w", err)
 }
@@ -281,7 +347,11 @@ func (s *Stored) digest() string {
 	c := *s
 	c.Taken = time.Time{}
 	var text strings.Builder
-	fmt.Fprint(&text, c.Err, c.ScrapePools, c.Monitored, c.Up, c.Unranked)
+	fmt.Fprint(&text, c.Err, c.ScrapePools, c.Monitored, c.Unranked)
+	for _, pod := range slices.Sorted(maps.Keys(c.Up)) {
+		up := c.Up[pod]
+		fmt.Fprint(&text, pod, up.Up, up.LastError, up.Down, s.forgotten(up))
+	}
 	for _, pod := range slices.Sorted(maps.Keys(c.Ranks)) {
 		for _, id := range slices.SortedFunc(maps.Keys(c.Ranks[pod]), RankID.compare) {
 			r := c.Ranks[pod][id]

@@ -28,6 +28,7 @@ type promServer struct {
 	at          time.Time
 	token       string
 	scrapePools []string // nil: a server that has no such endpoint
+	page        bool     // a server that answers paths it has not with a page
 	targets     []map[string]any
 }
 
@@ -66,6 +67,10 @@ func newPromServer(t *testing.T) *promServer {
 		answer(w, map[string]any{"resultType": "vector", "result": rows})
 	})
 	mux.HandleFunc("/api/v1/scrape_pools", func(w http.ResponseWriter, request *http.Request) {
+		if p.page {
+			_, _ = w.Write([]byte("<!doctype html>"))
+			return
+		}
 		if p.scrapePools == nil {
 			http.NotFound(w, request)
 			return
@@ -144,7 +149,7 @@ func TestAsk(t *testing.T) {
 	}}
 	want := &Stored{
 		Taken: now, ScrapePools: true, Monitored: true,
-		Up:       map[string]StoredUp{"chat-decode-0-0": {Up: true}, "chat-decode-1-0": {LastError: "context deadline exceeded"}},
+		Up:       map[string]StoredUp{"chat-decode-0-0": {Up: true, Newest: now.Add(-10 * time.Second)}, "chat-decode-1-0": {LastError: "context deadline exceeded", Newest: now.Add(-10 * time.Second)}},
 		Ranks:    map[string]map[RankID]StoredRank{"chat-decode-0-0": {{}: rank, {PP: 1}: rank}},
 		Unranked: map[string]bool{"chat-decode-3-0": true},
 	}
@@ -153,12 +158,18 @@ func TestAsk(t *testing.T) {
 	}
 
 	p.scrapePools = []string{"serviceMonitor/team-a/chat-decode-2/0"}
-	if s := client.Ask(t.Context(), key("chat-decode"), v1alpha1.RoleDecode, now); s.Err != nil || !s.ScrapePools || s.Monitored {
-		t.Errorf("a monitor that is not taken: %+v", s)
+	ups := map[string]StoredUp{"chat-decode-0-0": {Up: true, Newest: now.Add(-10 * time.Second)}, "chat-decode-1-0": {Newest: now.Add(-10 * time.Second)}}
+	s := client.Ask(t.Context(), key("chat-decode"), v1alpha1.RoleDecode, now)
+	if diff := cmp.Diff(ups, s.Up, cmpopts.EquateApproxTime(time.Millisecond)); diff != "" || s.Err != nil || !s.ScrapePools || s.Monitored {
+		t.Errorf("a monitor that is not taken: %+v (-want +got):\n%s", s, diff)
 	}
 	p.scrapePools = nil
 	if s := client.Ask(t.Context(), key("chat-decode"), v1alpha1.RoleDecode, now); s.Err != nil || s.ScrapePools || len(s.Up) != 2 {
 		t.Errorf("a server that does not know its monitors: %+v", s)
+	}
+	p.page = true
+	if s := client.Ask(t.Context(), key("chat-decode"), v1alpha1.RoleDecode, now); s.Err != nil || s.ScrapePools || len(s.Up) != 2 {
+		t.Errorf("a front end that has a page for every path: %+v", s)
 	}
 }
 
@@ -227,7 +238,7 @@ func TestDownSince(t *testing.T) {
 	}
 	failed := &Stored{Taken: epoch, Err: errors.New("x")}
 	was := at(0, false)
-	was.down(nil)
+	was.follow(nil)
 	for _, tc := range []struct {
 		name   string
 		before *Stored
@@ -239,13 +250,99 @@ func TestDownSince(t *testing.T) {
 		{"down before", was, StoredUp{Down: epoch}},
 	} {
 		now := at(time.Minute, false)
-		now.down(tc.before)
+		now.follow(tc.before)
 		if now.Up["a"] != tc.want {
 			t.Errorf("%s: %+v, want %+v", tc.name, now.Up["a"], tc.want)
 		}
 	}
-	if up := at(time.Minute, true); func() bool { up.down(was); return !up.Up["a"].Down.IsZero() }() {
+	if up := at(time.Minute, true); func() bool { up.follow(was); return !up.Up["a"].Down.IsZero() }() {
 		t.Error("a target that is up is down since some time")
+	}
+}
+
+// TestSeveralTargets: of several series of one pod those count that are still scraped.
+func TestSeveralTargets(t *testing.T) {
+	type series struct {
+		job string
+		up  float64
+		ago time.Duration
+	}
+	for _, tc := range []struct {
+		name   string
+		reason string
+		series []series
+		want   StoredUp
+	}{
+		{"One", "the usual case", []series{{"a", 1, 5 * time.Second}}, StoredUp{Up: true, Newest: epoch.Add(-5 * time.Second)}},
+		{"Left", "what scraped it before found it up", []series{{"a", 1, 2 * time.Minute}, {"b", 0, 5 * time.Second}}, StoredUp{Newest: epoch.Add(-5 * time.Second)}},
+		{"LeftDown", "or down", []series{{"a", 0, 2 * time.Minute}, {"b", 1, 5 * time.Second}}, StoredUp{Up: true, Newest: epoch.Add(-5 * time.Second)}},
+		{"Two", "one of two Prometheus gets through", []series{{"a", 1, 30 * time.Second}, {"b", 0, 5 * time.Second}}, StoredUp{Up: true, Newest: epoch.Add(-5 * time.Second)}},
+	} {
+		p := newPromServer(t)
+		for _, s := range tc.series {
+			p.add(t, epoch.Add(-s.ago), "up", s.up, of("chat-decode-0-0", "job", s.job)...)
+		}
+		client, err := NewPrometheus(PrometheusConfig{URL: p.URL})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := client.Ask(t.Context(), key("chat-decode"), v1alpha1.RoleDecode, epoch)
+		if diff := cmp.Diff(map[string]StoredUp{"chat-decode-0-0": tc.want}, s.Up, cmpopts.EquateApproxTime(time.Millisecond)); diff != "" || s.Err != nil {
+			t.Errorf("%s: error %v, %s (-want +got):\n%s", tc.name, s.Err, tc.reason, diff)
+		}
+	}
+}
+
+// TestUnmonitored follows answers 15 s apart, with the newest scrape of a target, and says after which of them it counts as
+// forgotten.
+func TestUnmonitored(t *testing.T) {
+	type answer struct {
+		says   string        // taken, not, nothing (no list of monitors), fails
+		newest time.Duration // since the epoch
+	}
+	for _, tc := range []struct {
+		name    string
+		reason  string
+		answers []answer
+		want    []bool
+	}{
+		{"Lost", "the last samples stay for minutes", []answer{{"taken", 0}, {"not", 14 * time.Second}, {"not", 14 * time.Second}, {"taken", 44 * time.Second}}, []bool{false, true, true, false}},
+		{"LostUnseen", "a failure between does not hide it", []answer{{"taken", 0}, {"fails", 0}, {"not", 29 * time.Second}, {"fails", 0}, {"not", 29 * time.Second}}, []bool{false, false, true, false, true}},
+		{"Another", "scraped by a configuration of somebody's own since before", []answer{{"not", -time.Minute}, {"not", 10 * time.Second}, {"not", 25 * time.Second}}, []bool{false, false, false}},
+		{"Moved", "one of somebody's own takes over", []answer{{"taken", 0}, {"not", 14 * time.Second}, {"not", 29 * time.Second}}, []bool{false, true, false}},
+		{"FoundLost", "a new operator finds old samples", []answer{{"not", -3 * time.Minute}, {"not", -3 * time.Minute}}, []bool{true, true}},
+		{"FoundFresh", "a new operator cannot tell until they are old", []answer{{"not", -100 * time.Second}, {"not", -100 * time.Second}, {"not", -100 * time.Second}}, []bool{false, false, true}},
+		{"NoList", "a server that does not know its monitors", []answer{{"nothing", 0}, {"nothing", -time.Hour}}, []bool{false, false}},
+	} {
+		var before *Stored
+		var got []bool
+		for i, a := range tc.answers {
+			s := &Stored{Taken: epoch.Add(time.Duration(i) * 15 * time.Second), ScrapePools: a.says == "taken" || a.says == "not", Monitored: a.says == "taken"}
+			if a.says == "fails" {
+				s.Err = errors.New("x")
+			} else {
+				s.Up = map[string]StoredUp{"a": {Up: true, Newest: epoch.Add(a.newest)}}
+			}
+			s.follow(before)
+			got = append(got, s.Err == nil && s.forgotten(s.Up["a"]))
+			before = s
+		}
+		if diff := cmp.Diff(tc.want, got); diff != "" {
+			t.Errorf("%s: %s (-want +got):\n%s", tc.name, tc.reason, diff)
+		}
+	}
+}
+
+// TestOfMonitor: a pool's monitor is told from those of others by its whole name.
+func TestOfMonitor(t *testing.T) {
+	for name, want := range map[string]bool{
+		"serviceMonitor/team-a/chat-decode/0": true, "podMonitor/team-a/chat-decode/1": true,
+		"serviceMonitor/team-a/chat-decode-2/0": false, "serviceMonitor/team-b/chat-decode/0": false, "probe/team-a/chat-decode/0": false,
+		"serviceMonitor/team-a/chat-decode": false, "serviceMonitor/team-a/chat-decode/0/0": false, "kubernetes-pods": false,
+	} {
+		if got := ofMonitor(name, key("chat-decode")); got != want {
+			t.Errorf("%s: %t, want %t", name, got, want)
+		}
 	}
 }
 

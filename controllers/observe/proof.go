@@ -78,6 +78,8 @@ type PoolProof struct {
 	Stored *Stored
 	// Interval between two scrapes of a pod by the operator.
 	Interval time.Duration
+	// NoMonitor: the pool has none by its spec, so that somebody's own configuration has to scrape it.
+	NoMonitor bool
 }
 
 // staleAfter is how many intervals old the newest samples may be.
@@ -111,8 +113,10 @@ func Prove(role v1alpha1.Role, expected []ExpectedPod, proof PoolProof, now time
 			if isStored && stored.Cause == CauseTargetDown && !isDirect && (again == 0 || proof.Interval < again) {
 				again = proof.Interval // the operator's next scrape tells whether the target is down or the way to it blocked
 			}
-			// An operator that is locked out says nothing about the engine while Prometheus gets through.
-			lockedOut := isDirect && direct.Cause == CauseTargetDown && reading.TimedOut && proof.Stored.usable() && !isStored
+			// An operator that is locked out says nothing about the engine while Prometheus gets through, which a sample proves
+			// that is newer than the operator's first failure.
+			lockedOut := isDirect && direct.Cause == CauseTargetDown && reading.TimedOut && !isStored &&
+				proof.Stored.newest(pod.Name, rank).After(reading.FailedSince)
 			switch {
 			case isDirect && !lockedOut:
 				findings = append(findings, direct)

@@ -75,6 +75,8 @@ func TestProve(t *testing.T) {
 		stored *Stored
 		want   []string
 		again  time.Duration
+
+		noMonitor bool
 	}{
 		{name: "Whole", reason: "nothing is missing", pods: read()},
 		{name: "WholeStored", reason: "neither in Prometheus", pods: read(), stored: stored()},
@@ -89,7 +91,13 @@ func TestProve(t *testing.T) {
 			want: []string{"d-0-0/0 (TargetDown: /metrics: dial: connection refused)", "d-0-0/1 (TargetDown: /metrics: dial: connection refused)"}},
 		{name: "TargetDownAtOnce", reason: "what Prometheus stored a moment ago does not hide it", pods: read(fails("/metrics answers with status 500", false)), stored: stored(),
 			want: []string{"d-0-0/0 (TargetDown: /metrics answers with status 500)", "d-0-0/1 (TargetDown: /metrics answers with status 500)"}},
-		{name: "OperatorLockedOut", reason: "Prometheus gets through where the operator does not", pods: read(fails("/metrics does not answer in time", true)), stored: stored()},
+		{name: "OperatorLockedOut", reason: "Prometheus gets through where the operator does not", pods: read(fails("/metrics does not answer in time", true), func(r *PodReading) {
+			r.FailedSince = now.Add(-2 * interval)
+		}), stored: stored()},
+		{name: "Stopped", reason: "what Prometheus stored before does not say that the operator is locked out", pods: read(fails("/metrics does not answer in time", true), func(r *PodReading) {
+			r.FailedSince = now.Add(-interval / 2)
+		}), stored: stored(),
+			want: []string{"d-0-0/0 (TargetDown: /metrics does not answer in time)", "d-0-0/1 (TargetDown: /metrics does not answer in time)"}},
 		{name: "Stale", reason: "the operator's scrapes have stopped", pods: read(func(r *PodReading) { r.Taken = now.Add(-staleAfter*interval - 1) }),
 			want: []string{"d-0-0/0 (Stale: the operator's newest scrape is older than 1m0s)", "d-0-0/1 (Stale: the operator's newest scrape is older than 1m0s)"}},
 		{name: "RankMissing", reason: "one rank's exporter has ended", pods: read(func(r *PodReading) { delete(r.Exposition.Ranks, RankID{DP: 1}) }), stored: stored(),
@@ -110,23 +118,49 @@ func TestProve(t *testing.T) {
 				"d-0-0/0 (MonitorSelectorMismatch: Prometheus has no target of the pool; compare its selectors with the monitor's labels and namespace)",
 				"d-0-0/1 (MonitorSelectorMismatch: Prometheus has no target of the pool; compare its selectors with the monitor's labels and namespace)",
 			}},
-		{name: "MonitorGone", reason: "the last samples of what is scraped no more are there for some minutes", pods: read(), stored: stored(func(s *Stored) {
-			s.Monitored = false
-			for rank, r := range s.Ranks[pod.Name] {
-				r.Newest = now.Add(-staleSample - time.Second)
-				s.Ranks[pod.Name][rank] = r
-			}
+		{name: "MonitorGone", reason: "for five minutes Prometheus answers for what it scrapes no more, with fresh samples at first", pods: read(), stored: stored(func(s *Stored) {
+			s.Monitored, s.Unmonitored = false, now.Add(-time.Second)
+			s.Up[pod.Name] = StoredUp{Up: true, Newest: now.Add(-2 * time.Second)}
 		}),
 			want: []string{
-				"d-0-0/0 (MonitorSelectorMismatch: Prometheus has not taken the pool's monitor any more; compare its selectors with the monitor's labels and namespace)",
-				"d-0-0/1 (MonitorSelectorMismatch: Prometheus has not taken the pool's monitor any more; compare its selectors with the monitor's labels and namespace)",
+				"d-0-0/0 (MonitorSelectorMismatch: Prometheus has not taken the pool's monitor; compare its selectors with the monitor's labels and namespace)",
+				"d-0-0/1 (MonitorSelectorMismatch: Prometheus has not taken the pool's monitor; compare its selectors with the monitor's labels and namespace)",
+			}},
+		{name: "MonitorGoneWhileDown", reason: "neither is a target that was down", pods: read(), stored: stored(down("context deadline exceeded"), func(s *Stored) {
+			s.Monitored, s.Unmonitored = false, now.Add(-time.Second)
+		}),
+			want: []string{
+				"d-0-0/0 (MonitorSelectorMismatch: Prometheus has not taken the pool's monitor; compare its selectors with the monitor's labels and namespace)",
+				"d-0-0/1 (MonitorSelectorMismatch: Prometheus has not taken the pool's monitor; compare its selectors with the monitor's labels and namespace)",
+			}},
+		{name: "ScrapedByAnother", reason: "a configuration of somebody's own scrapes the pods", pods: read(), stored: stored(func(s *Stored) {
+			s.Monitored, s.Unmonitored = false, now.Add(-time.Minute)
+			s.Up[pod.Name] = StoredUp{Up: true, Newest: now.Add(-time.Second)}
+		})},
+		{name: "AnotherStopped", reason: "it did, and does so no more", pods: read(), stored: stored(func(s *Stored) {
+			s.Monitored, s.Unmonitored = false, now.Add(-time.Hour)
+			s.Up[pod.Name] = StoredUp{Up: true, Newest: now.Add(-staleSample - time.Second)}
+		}),
+			want: []string{
+				"d-0-0/0 (MonitorSelectorMismatch: Prometheus has not taken the pool's monitor; compare its selectors with the monitor's labels and namespace)",
+				"d-0-0/1 (MonitorSelectorMismatch: Prometheus has not taken the pool's monitor; compare its selectors with the monitor's labels and namespace)",
+			}},
+		{name: "NoMonitor", reason: "the pool is to be scraped by somebody's own configuration", noMonitor: true, pods: read(), stored: stored(func(s *Stored) { s.Monitored, s.Up = false, nil }),
+			want: []string{
+				"d-0-0/0 (NoTarget: Prometheus has no target for the pod, and observability.monitor None makes it none; see the configuration that is to scrape it)",
+				"d-0-0/1 (NoTarget: Prometheus has no target for the pod, and observability.monitor None makes it none; see the configuration that is to scrape it)",
+			}},
+		{name: "NothingFound", reason: "the monitor is taken, and nothing is behind it", pods: read(), stored: stored(func(s *Stored) { s.Up = nil }),
+			want: []string{
+				"d-0-0/0 (NoTarget: Prometheus has taken the monitor and finds no target of the pool; see whether it may list endpointslices and pods of the namespace)",
+				"d-0-0/1 (NoTarget: Prometheus has taken the monitor and finds no target of the pool; see whether it may list endpointslices and pods of the namespace)",
 			}},
 		{name: "NoTargetInPrometheus", reason: "the monitor is taken, the pod is not found", pods: read(), stored: stored(func(s *Stored) { s.Up = map[string]StoredUp{"d-1-0": {Up: true}} }),
 			want: []string{"d-0-0/0 (NoTarget: Prometheus has no target for the pod)", "d-0-0/1 (NoTarget: Prometheus has no target for the pod)"}},
 		{name: "PolicyBlocks", reason: "the operator reaches what Prometheus does not", pods: read(), stored: stored(down(`Get "http://10.0.0.1:30000/metrics": context deadline exceeded`)),
 			want: []string{
-				"d-0-0/0 (PolicyBlocks: the operator reaches it and Prometheus does not; look for a NetworkPolicy: context deadline exceeded)",
-				"d-0-0/1 (PolicyBlocks: the operator reaches it and Prometheus does not; look for a NetworkPolicy: context deadline exceeded)",
+				"d-0-0/0 (PolicyBlocks: the operator reaches it and Prometheus does not: context deadline exceeded)",
+				"d-0-0/1 (PolicyBlocks: the operator reaches it and Prometheus does not: context deadline exceeded)",
 			}},
 		{name: "ReachedBefore", reason: "the operator's newest scrape is from before the target went down", pods: read(),
 			stored: stored(func(s *Stored) {
@@ -160,7 +194,7 @@ func TestProve(t *testing.T) {
 			if tc.pod != nil {
 				p = *tc.pod
 			}
-			findings, again := Prove(v1alpha1.RoleDecode, []ExpectedPod{p}, PoolProof{Pods: tc.pods, Stored: tc.stored, Interval: interval}, now)
+			findings, again := Prove(v1alpha1.RoleDecode, []ExpectedPod{p}, PoolProof{Pods: tc.pods, Stored: tc.stored, Interval: interval, NoMonitor: tc.noMonitor}, now)
 			var got []string
 			for _, f := range findings {
 				got = append(got, f.String())

@@ -234,7 +234,7 @@ func scrapeTargetOf(pod *corev1.Pod) (t scrapeTarget, ok bool) {
 	}
 	// A pod that starts has nothing to tell; one that stopped being ready still has.
 	if pod.Status.PodIP != "" && pod.Status.Phase == corev1.PodRunning && started(pod) {
-		t.url = "http://" + net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(int(httpPort(pod)))) + "/metrics"
+		t.url = "http://" + net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(int(httpPort(pod)))) + metricsPath
 	}
 	return t, true
 }
@@ -291,7 +291,7 @@ func fetchExposition(ctx context.Context, client *http.Client, url string, role 
 	response, err := client.Do(request)
 	if err != nil {
 		result := transportOutcome(err)
-		return Exposition{}, result, transportError(result, err)
+		return Exposition{}, result, transportError(metricsPath, result, err)
 	}
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode != http.StatusOK {
@@ -306,16 +306,4 @@ func fetchExposition(ctx context.Context, client *http.Client, url string, role 
 		return Exposition{}, outcomeMalformed, fmt.Errorf("/metrics: %w", err)
 	}
 	return e, outcomeOK, nil
-}
-
-// transportError says why there was no answer without addresses and ports, which differ from attempt to attempt.
-func transportError(result outcome, err error) error {
-	if result == outcomeTimeout {
-		return errors.New("/metrics does not answer in time")
-	}
-	var op *net.OpError
-	if errors.As(err, &op) {
-		return fmt.Errorf("/metrics: %s: %w", op.Op, op.Err)
-	}
-	return fmt.Errorf("/metrics: %w", errors.Unwrap(err))
 }

@@ -24,10 +24,12 @@ type PodReading struct {
 	// Taken is when the request for the newest good answer was sent, by the operator's clock; zero when there is none.
 	Taken      time.Time
 	Exposition Exposition
-	// Err is why the newest scrape failed, Failures how many did in a row. TimedOut: there was no answer at all.
-	Err      error
-	Failures int
-	TimedOut bool
+	// Err is why the newest scrape failed, Failures how many did in a row, and FailedSince when the first of these was sent;
+	// zero while none failed. TimedOut: there was no answer at all.
+	Err         error
+	Failures    int
+	FailedSince time.Time
+	TimedOut    bool
 	// Frozen are the ranks that hold work and do none.
 	Frozen []FrozenRank
 }
@@ -159,9 +161,11 @@ func (s *Proofs) put(t scrapeTarget, sent time.Time, e Exposition, result outcom
 	}
 	p.Err, p.TimedOut = err, result == outcomeTimeout
 	if err != nil {
-		p.Failures++
+		if p.Failures++; p.Failures == 1 {
+			p.FailedSince = sent
+		}
 	} else {
-		p.Failures, p.Taken, p.Exposition = 0, sent, e
+		p.Failures, p.FailedSince, p.Taken, p.Exposition = 0, time.Time{}, sent, e
 		p.Frozen = p.watch.see(e, sent)
 		p.history = append(p.history, kvReading{sent, e.Sent, e.Received})
 		if len(p.history) > kvHistory {
@@ -205,7 +209,7 @@ func (s *Proofs) judgeLocked(service types.NamespacedName) (changed bool) {
 func (s *Proofs) putStored(pool types.NamespacedName, stored *Stored) {
 	s.mu.Lock()
 	before := s.stored[pool]
-	stored.down(before)
+	stored.follow(before)
 	s.stored[pool] = stored
 	s.mu.Unlock()
 	if before == nil || before.digest() != stored.digest() {

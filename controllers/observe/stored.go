@@ -21,8 +21,17 @@ const (
 // usable says whether there is an answer of Prometheus to go by.
 func (s *Stored) usable() bool { return s != nil && s.Err == nil }
 
-// down says since when targets are down: since the answer before, where they were down in it.
-func (s *Stored) down(before *Stored) {
+// newest gives when Prometheus last scraped a rank, by the operator's clock; zero where there is no answer to go by.
+func (s *Stored) newest(pod string, rank RankID) time.Time {
+	if !s.usable() {
+		return time.Time{}
+	}
+	return s.Ranks[pod][rank].Newest
+}
+
+// follow relates an answer to the one before: since when targets are down, and since when the pool's monitor is not taken.
+func (s *Stored) follow(before *Stored) {
+	s.followMonitor(before)
 	for pod, up := range s.Up {
 		if up.Up {
 			continue
@@ -35,6 +44,37 @@ func (s *Stored) down(before *Stored) {
 		}
 		s.Up[pod] = up
 	}
+}
+
+func (s *Stored) followMonitor(before *Stored) {
+	told := before != nil && before.Told
+	switch {
+	case !s.usable() || !s.ScrapePools:
+		if s.Told = told; told {
+			s.Unmonitored = before.Unmonitored
+		}
+		return
+	case s.Monitored:
+		s.Unmonitored = time.Time{}
+	case told && !before.Unmonitored.IsZero():
+		s.Unmonitored = before.Unmonitored
+	case told:
+		s.Unmonitored = s.Taken
+	default:
+		// What the first answer finds may be scraped by a configuration of somebody's own.
+		s.Unmonitored = s.Taken.Add(-staleSample)
+	}
+	s.Told = true
+}
+
+// answerSkew is how much longer one answer of Prometheus may take than another.
+const answerSkew = 5 * time.Second
+
+// forgotten says whether Prometheus still answers for a target that it does not scrape any more, as it does for five minutes
+// after its configuration lost the monitor: the pool's monitor is not taken, and the target was not scraped since. One that
+// a configuration of somebody's own scrapes has newer samples.
+func (s *Stored) forgotten(up StoredUp) bool {
+	return s.ScrapePools && !s.Monitored && (!up.Newest.After(s.Unmonitored.Add(answerSkew)) || s.Taken.Sub(up.Newest) > staleSample)
 }
 
 // proveStored looks at what Prometheus has of a rank. reached is when the operator itself got the rank's series; zero: it
@@ -50,28 +90,30 @@ func proveStored(role v1alpha1.Role, pod ExpectedPod, rank RankID, reached time.
 	}
 	at := func(cause Cause, detail string) (Finding, bool) { return Finding{pod.Name, rank, cause, detail}, true }
 	up, isTarget := s.Up[pod.Name]
+	isTarget = isTarget && !s.forgotten(up)
 	series, stored := s.Ranks[pod.Name][rank]
 	switch {
 	case pod.Absent != "":
 		return at(CauseNoTarget, pod.Absent)
+	case !isTarget && proof.NoMonitor:
+		return at(CauseNoTarget, "Prometheus has no target for the pod, and observability.monitor None makes it none; see the configuration that is to scrape it")
 	case !isTarget && s.ScrapePools && !s.Monitored:
 		return at(CauseMonitorSelectorMismatch, "Prometheus has not taken the pool's monitor; compare its selectors with the monitor's labels and namespace")
 	case !isTarget && !s.ScrapePools && len(s.Up) == 0:
 		return at(CauseMonitorSelectorMismatch, "Prometheus has no target of the pool; compare its selectors with the monitor's labels and namespace")
+	case !isTarget && s.Monitored && len(s.Up) == 0:
+		return at(CauseNoTarget, "Prometheus has taken the monitor and finds no target of the pool; see whether it may list endpointslices and pods of the namespace")
 	case !isTarget:
 		return at(CauseNoTarget, "Prometheus has no target for the pod")
 	case !up.Up && reached.After(up.Down) && blocked(up.LastError):
 		// What the operator reached before the target went down says nothing about the way to it.
-		return at(CausePolicyBlocks, "the operator reaches it and Prometheus does not; look for a NetworkPolicy"+because(up.LastError))
+		return at(CausePolicyBlocks, "the operator reaches it and Prometheus does not"+because(up.LastError))
 	case !up.Up:
 		return at(CauseTargetDown, "up is 0"+because(up.LastError))
 	case !stored && s.Unranked[pod.Name]:
 		return at(CauseLabelMissing, "series of the pod have no tp_rank and pp_rank")
 	case !stored:
 		return at(CauseRankMissing, "Prometheus has no series of it")
-	case series.stale(now) && s.ScrapePools && !s.Monitored:
-		// Of a target that it was told to forget, Prometheus gives the last samples for some minutes.
-		return at(CauseMonitorSelectorMismatch, "Prometheus has not taken the pool's monitor any more; compare its selectors with the monitor's labels and namespace")
 	case series.stale(now):
 		return at(CauseStale, "the newest sample in Prometheus is older than "+staleSample.String())
 	}
@@ -113,8 +155,13 @@ func because(lastError string) string {
 	if i := strings.LastIndex(lastError, "\": "); i >= 0 {
 		lastError = lastError[i+3:]
 	}
-	if len(lastError) > 120 {
-		lastError = strings.ToValidUTF8(lastError[:120], "") + "…"
+	return ": " + clipped(lastError)
+}
+
+// clipped bounds a text that goes into a condition.
+func clipped(text string) string {
+	if len(text) > 120 {
+		return strings.ToValidUTF8(text[:120], "") + "…"
 	}
-	return ": " + lastError
+	return text
 }
