@@ -9,6 +9,7 @@ import (
 	mathrand "math/rand/v2"
 	"net/http"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -109,6 +110,14 @@ func (c Config) Validate() error {
 	}
 	need(c.EngineImage, "--engine-image", "registry.example/sluice-engine:v1")
 	need(c.RouterImage, "--router-image", "registry.example/sluice-router:v1")
+	for i, namespace := range c.WatchNamespaces {
+		switch {
+		case namespace == "": // which would be all
+			faults = append(faults, errors.New("--watch-namespaces has an empty name; give names with commas between, or leave it out for all namespaces"))
+		case slices.Contains(c.WatchNamespaces[:i], namespace):
+			faults = append(faults, fmt.Errorf("--watch-namespaces has %q twice; name it once", namespace))
+		}
+	}
 	if c.LeaderElect || c.MetricsAPI {
 		need(c.Namespace, "--namespace", "sluice-system (by default $POD_NAMESPACE)")
 	}

@@ -44,11 +44,17 @@ func (m *modules) String() string { return strings.Join(*m, ",") }
 func (m *modules) Type() string { return "names" }
 
 func (m *modules) Set(value string) error {
-	*m = nil
-	for name := range strings.SplitSeq(value, ",") {
-		if name = strings.TrimSpace(name); name != "" {
-			*m = append(*m, name)
-		}
+	if strings.TrimSpace(value) == "" {
+		*m = nil
+		return nil
 	}
+	var names []string
+	for name := range strings.SplitSeq(value, ",") {
+		if name = strings.TrimSpace(name); name == "" {
+			return fmt.Errorf("%.100q has an empty name: leave out the comma without a name at its side", value)
+		}
+		names = append(names, name)
+	}
+	*m = names
 	return nil
 }

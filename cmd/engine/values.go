@@ -55,8 +55,28 @@ func (m *labelMap) Set(text string) error {
 	if err := json.Unmarshal([]byte(text), &labels); err != nil {
 		return fmt.Errorf(`give a JSON object of strings, for example {"cluster":"a"}: %w`, err)
 	}
+	if name, ok := repeatedKey(text); ok {
+		return fmt.Errorf("it has the label %.100q twice: name it once", name)
+	}
 	*m = labels
 	return nil
+}
+
+// repeatedKey finds a key that a JSON object of strings has more than once.
+func repeatedKey(object string) (key string, found bool) {
+	d, seen := json.NewDecoder(strings.NewReader(object)), map[string]bool{}
+	for i := 0; ; i++ {
+		token, err := d.Token()
+		if err != nil {
+			return "", false
+		}
+		if key, isText := token.(string); isText && i%2 == 1 { // the first one opens the object, then keys and values take turns
+			if seen[key] {
+				return key, true
+			}
+			seen[key] = true
+		}
+	}
 }
 
 // mode is the flag value of --disaggregation-mode.
@@ -95,8 +115,16 @@ func (w *words) String() string { return strings.Join(w.now, " ") }
 func (w *words) Type() string { return "list" }
 
 func (w *words) Set(text string) error {
-	w.now = strings.FieldsFunc(text, func(r rune) bool { return r == ' ' || r == ',' })
-	return w.set(w.now)
+	var all []string
+	for part := range strings.SplitSeq(text, ",") {
+		words := strings.Fields(part)
+		if len(words) == 0 {
+			return fmt.Errorf("%.100q has an empty word: leave out the flag, or the comma without a word at its side", text)
+		}
+		all = append(all, words...)
+	}
+	w.now = all
+	return w.set(all)
 }
 
 // bounds is a list of numbers.

@@ -111,5 +111,6 @@ func command() *cobra.Command {
 	flags.StringToStringVar(&shown.Instances, "dashboard-instances", shown.Instances, "labels of the Grafanas to which grafana-operator gives the dashboards")
 	flags.StringVar(&logLevel, "log-level", "info", "debug, info, warn or error")
 	flags.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig of the cluster; by default that of the pod, or $KUBECONFIG")
+	refuseRepeated(flags)
 	return root
 }

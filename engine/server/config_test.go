@@ -102,6 +102,8 @@ func TestValidate(t *testing.T) {
 		{"no header", "nothing could bring labels", func(c *Config) { c.CustomLabelsHeader = "" }, nil, []string{"--tokenizer-metrics-custom-labels-header is empty: name a header; the default is x-custom-labels"}},
 		{"header that is none", "no client could send it", func(c *Config) { c.CustomLabelsHeader = "x labels" }, nil, []string{`--tokenizer-metrics-custom-labels-header is "x labels", which is no name of a header`}},
 		{"header of HTTP", "the server takes it out of the request", func(c *Config) { c.CustomLabelsHeader = "transfer-encoding" }, nil, []string{`--tokenizer-metrics-custom-labels-header is "transfer-encoding", which says something else already`}},
+		{"header of secrets", "they would be in the log", func(c *Config) { c.CustomLabelsHeader = "cookie" }, nil, []string{`--tokenizer-metrics-custom-labels-header is "cookie", which says something else already`}},
+		{"header that proxies write", "it is no client's", func(c *Config) { c.CustomLabelsHeader = "x-forwarded-for" }, nil, []string{`--tokenizer-metrics-custom-labels-header is "x-forwarded-for", which says something else already`}},
 		{"header of the engine", "it names a rank", func(c *Config) { c.CustomLabelsHeader = "x-data-parallel-rank" }, nil, []string{`--tokenizer-metrics-custom-labels-header is "x-data-parallel-rank", which says something else already`}},
 		{"pool smaller than a page", "nothing would fit", func(c *Config) { c.Rank.MaxTotalTokens = 8 }, nil, []string{"--max-total-tokens is 8, less than a page of 16"}},
 	} {

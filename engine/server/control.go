@@ -59,13 +59,8 @@ func (s *Server) flushCache(w http.ResponseWriter, r *http.Request) {
 		writeError(w, err)
 		return
 	}
-	query, err := readQuery(r)
-	if err != nil {
-		writeError(w, err)
-		return
-	}
 	wait := 0.0
-	if text := query.Get("timeout"); text != "" {
+	if text := r.URL.Query().Get("timeout"); text != "" {
 		seconds, parseErr := strconv.ParseFloat(text, 64)
 		if parseErr != nil || !(seconds >= 0 && seconds <= 3600) {
 			writeError(w, badField("timeout", "must be seconds from 0 to 3600, not %q", clip(text)))

@@ -12,7 +12,6 @@ import (
 
 	"github.com/sluice-dev/sluice/engine/ledger"
 	"github.com/sluice-dev/sluice/engine/request"
-	"github.com/sluice-dev/sluice/internal/query"
 )
 
 // requestView is one sequence as /debug/requests shows it. Times are nanoseconds.
@@ -181,20 +180,8 @@ type debugQuery struct {
 	text    bool
 }
 
-// readQuery gives the parameters of a request's URL; one that can't be read is an error, as it would not count otherwise.
-func readQuery(r *http.Request) (url.Values, *apiError) {
-	values, err := query.Parse(r.URL.RawQuery)
-	if err != nil {
-		return nil, failure(http.StatusBadRequest, "", "the query of the URL: %v", err)
-	}
-	return values, nil
-}
-
 func (s *Server) readDebugQuery(r *http.Request) (q debugQuery, err *apiError) {
-	values, err := readQuery(r)
-	if err != nil {
-		return q, err
-	}
+	values := r.URL.Query()
 	q.limit, q.outcome = defaultListed, values.Get("outcome")
 	for _, f := range []struct {
 		name string
@@ -315,11 +302,7 @@ func (s *Server) debugRequests(w http.ResponseWriter, r *http.Request) {
 
 // debugRequest answers GET /debug/requests/{rid}.
 func (s *Server) debugRequest(w http.ResponseWriter, r *http.Request) {
-	values, err := readQuery(r)
-	text := false
-	if err == nil {
-		text, err = wantsText(values)
-	}
+	text, err := wantsText(r.URL.Query())
 	rid := strings.TrimPrefix(r.URL.Path, debugRequestsRoute+"/")
 	var x *recent
 	switch {

@@ -87,7 +87,9 @@ var headerName = regexp.MustCompile("^[-!#$%&'*+.^_`|~0-9A-Za-z]+$")
 
 // ownHeaders are headers that say something else to HTTP or to this engine, or that the HTTP server takes out of a request.
 var ownHeaders = []string{
-	"Authorization", "Connection", "Content-Encoding", "Content-Length", "Content-Type", "Expect", "Host", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
+	"Accept", "Accept-Encoding", "Authorization", "Connection", "Content-Encoding", "Content-Length", "Content-Type", "Cookie", "Expect", "Forwarded", "Host",
+	"Keep-Alive", "Origin", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection", "Range", "Referer", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
+	"User-Agent", "Via", "X-Api-Key", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Idempotency-Key", "X-Real-Ip", "X-Request-Id",
 	"Traceparent", "Tracestate", routingKeyHeader, dataRankHeader,
 }
 

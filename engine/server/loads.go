@@ -24,11 +24,8 @@ func (s *Server) loads(w http.ResponseWriter, r *http.Request) {
 		s.events.LoadsServed(took)
 		s.events.FuncLatency(funcLoads, took)
 	}()
-	query, err := readQuery(r)
-	var include []string
-	if err == nil {
-		include, err = readInclude(query["include"])
-	}
+	query := r.URL.Query()
+	include, err := readInclude(query["include"])
 	if err != nil {
 		writeError(w, err)
 		return

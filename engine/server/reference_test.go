@@ -100,3 +100,45 @@ func TestErrorCodes(t *testing.T) {
 		return true
 	})
 }
+
+// TestParameters: a route whose parameters are fixed takes those of the reference and no other, and each once but for those that
+// may be repeated; the rest leaves alone what it doesn't know.
+func TestParameters(t *testing.T) {
+	b := newBench(t, nil)
+	lenient := []string{
+		"/v1/completions", "/v1/chat/completions", "/generate", "/v1/models", "/v1/models/{model}", "/v1/tokenize", "/v1/detokenize",
+		"/health", "/health_generate", "/server_info", "/get_server_info", "/model_info", "/get_model_info", "/weight_version",
+	}
+	fixed := parameters()
+	for _, route := range Reference() {
+		known, strict := fixed[route.Pattern]
+		if strict == slices.Contains(lenient, route.Pattern) {
+			t.Errorf("%s has fixed parameters: %t", route.Pattern, strict)
+		}
+		var want, got []string
+		for _, p := range route.Query {
+			want = append(want, p.Name)
+		}
+		for _, p := range known {
+			got = append(got, p.Name)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: parameters of the reference and of the route (-want +got):\n%s", route.Pattern, diff)
+		}
+		if strings.HasPrefix(route.Pattern, "/metrics") { // the bench has none
+			continue
+		}
+		refused := func(query string) bool {
+			w := b.call(route.Methods[0], strings.NewReplacer("{model}", "m", "{rid}", "r").Replace(route.Pattern)+"?"+query, "")
+			return w.Code == http.StatusBadRequest && strings.Contains(w.Body.String(), "the query of the URL")
+		}
+		if refused("slowset=5") != strict {
+			t.Errorf("%s refuses an unknown parameter: %t", route.Pattern, !strict)
+		}
+		for _, p := range known {
+			if refused(p.Name+"=&"+p.Name+"=") == p.Many || refused(p.Name+"=") {
+				t.Errorf("%s: %s comes twice, or once, and may it: %t", route.Pattern, p.Name, p.Many)
+			}
+		}
+	}
+}

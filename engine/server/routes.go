@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/sluice-dev/sluice/engine/metrics"
+	"github.com/sluice-dev/sluice/internal/query"
 )
 
 // access says who may use a route.
@@ -29,6 +30,8 @@ type route struct {
 type routes struct {
 	exact  map[string]*route
 	prefix map[string]*route // "/v1/models/" -> /v1/models/{model}
+
+	parameters map[string][]query.Param // by pattern
 }
 
 var (
@@ -85,10 +88,30 @@ func (s *Server) rows() []route {
 	return rows
 }
 
+// parameters are those of the routes that take no others, by pattern: what is written wrongly would not count, and nobody would
+// know. The other routes leave alone what they don't know, as SGLang does: gateways and client libraries add parameters of their
+// own to inference routes, and whoever probes does to probes.
+func parameters() map[string][]query.Param {
+	none := []query.Param{}
+	return map[string][]query.Param{
+		"/v1/loads": {{Name: "include", Many: true}, {Name: "dp_rank"}, {Name: "format"}},
+		"/get_load": none,
+
+		"/flush_cache": query.Single("timeout"), "/set_trace_level": query.Single("level"),
+		"/abort_request": none, "/pause_generation": none, "/continue_generation": none, "/open_session": none, "/close_session": none,
+		"/start_profile": none, "/stop_profile": none, "/configure_logging": none, "/set_internal_state": none, "/freeze_gc": none,
+
+		debugRequestsRoute:            query.Single("slowest", "limit", "outcome", "room", "since", "format"),
+		debugRequestsRoute + "/{rid}": query.Single("format"),
+
+		"/metrics": none, "/metrics/": none,
+	}
+}
+
 // table makes the rows findable.
 func (s *Server) table() routes {
 	rows := s.rows()
-	t := routes{exact: map[string]*route{}, prefix: map[string]*route{}}
+	t := routes{exact: map[string]*route{}, prefix: map[string]*route{}, parameters: parameters()}
 	for i := range rows {
 		if open := strings.IndexByte(rows[i].pattern, '{'); open >= 0 {
 			t.prefix[rows[i].pattern[:open]] = &rows[i]
@@ -153,8 +176,24 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case !s.authorized(found.access, r):
 		writeError(answer, failure(http.StatusUnauthorized, codeInvalidKey, "the API key is missing or wrong: send the header Authorization: Bearer KEY"))
 	default:
+		if err := s.routes.check(found, r); err != nil {
+			writeError(answer, err)
+			return
+		}
 		found.handle(answer, r)
 	}
+}
+
+// check refuses parameters that a route can't read, does not know, or got more often than once.
+func (t routes) check(found *route, r *http.Request) *apiError {
+	known, fixed := t.parameters[found.pattern]
+	if !fixed {
+		return nil
+	}
+	if _, err := query.Parse(r.URL.RawQuery, known); err != nil {
+		return failure(http.StatusBadRequest, "", "the query of the URL: %v", err)
+	}
+	return nil
 }
 
 // clip shortens what a client sent for an error message.

@@ -79,12 +79,7 @@ func (q *sequence) traceEnd(outcome request.Outcome, message string) {
 // setTraceLevel changes what requests that begin from now on are traced at. The engine has one API process, and each request
 // brings its level to the ranks.
 func (s *Server) setTraceLevel(w http.ResponseWriter, r *http.Request) {
-	query, queryErr := readQuery(r)
-	if queryErr != nil {
-		writeError(w, queryErr)
-		return
-	}
-	text := query.Get("level")
+	text := r.URL.Query().Get("level")
 	level, err := strconv.ParseUint(text, 10, 31)
 	switch {
 	case text == "":

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/sluice-dev/sluice/internal/bearer"
+	"github.com/sluice-dev/sluice/internal/query"
 	"github.com/sluice-dev/sluice/router/demand"
 	"github.com/sluice-dev/sluice/router/fleet"
 )
@@ -158,13 +159,13 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case path == "/health", path == "/ready":
 		onlyRead(w, r, p.health)
 	case path == demand.Path:
-		onlyRead(w, r, func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, p.demand()) })
+		onlyRead(w, r, unasked(func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, p.demand()) }))
 	case path == "/workers":
-		onlyRead(w, r, func(w http.ResponseWriter, r *http.Request) { p.admin(w, r, p.workers) })
+		onlyRead(w, r, func(w http.ResponseWriter, r *http.Request) { p.admin(w, r, unasked(p.workers)) })
 	case path == debugRequestsRoute, strings.HasPrefix(path, debugRequestsRoute+"/"):
 		onlyRead(w, r, func(w http.ResponseWriter, r *http.Request) { p.admin(w, r, p.debugRequests) })
 	case (path == "/metrics" || path == "/metrics/") && p.cfg.Metrics != nil:
-		onlyRead(w, r, p.cfg.Metrics.ServeHTTP)
+		onlyRead(w, r, unasked(p.cfg.Metrics.ServeHTTP))
 	default:
 		p.counted(routeOther, w, r, func(c *call) {
 			c.refuse(&apiError{status: http.StatusNotFound, code: "not_found", message: "the router has no route " + clip(path)})
@@ -199,6 +200,17 @@ func onlyRead(w http.ResponseWriter, r *http.Request, next http.HandlerFunc) {
 		return
 	}
 	next(w, r)
+}
+
+// unasked refuses the parameters of a query where there are none: whoever wrote them believes that they count.
+func unasked(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if _, err := query.Parse(r.URL.RawQuery, nil); err != nil {
+			(&apiError{status: http.StatusBadRequest, message: "the query of the URL: " + err.Error()}).write(w)
+			return
+		}
+		next(w, r)
+	}
 }
 
 func (p *Proxy) health(w http.ResponseWriter, _ *http.Request) {

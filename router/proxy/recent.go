@@ -284,7 +284,13 @@ func (p *Proxy) debugRequests(w http.ResponseWriter, r *http.Request) {
 	fail := func(status int, code, format string, args ...any) {
 		(&apiError{status: status, code: code, message: fmt.Sprintf(format, args...)}).write(w)
 	}
-	query, err := query.Parse(r.URL.RawQuery)
+	name, one := strings.CutPrefix(r.URL.Path, debugRequestsRoute+"/")
+	one = one && name != ""
+	known := query.Single("slowest", "limit", "outcome", "room", "since", "format")
+	if one {
+		known = query.Single("format")
+	}
+	query, err := query.Parse(r.URL.RawQuery, known)
 	if err != nil {
 		fail(http.StatusBadRequest, "", "the query of the URL: %v", err)
 		return
@@ -333,8 +339,6 @@ func (p *Proxy) debugRequests(w http.ResponseWriter, r *http.Request) {
 		fail(http.StatusBadRequest, "", "room must be an integer, not %q", clip(room))
 		return
 	}
-	name, one := strings.CutPrefix(r.URL.Path, debugRequestsRoute+"/")
-	one = one && name != ""
 	outcome := query.Get("outcome")
 	if outcome != "" && outcome != outcomeInFlight && !slices.Contains(Outcomes(), Outcome(outcome)) {
 		fail(http.StatusBadRequest, "", "outcome must be %s or one of %v, not %q", outcomeInFlight, Outcomes(), clip(outcome))

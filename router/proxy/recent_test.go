@@ -129,6 +129,10 @@ func TestDebugRequestsRing(t *testing.T) {
 		"/debug/requests/%0a?format=json&":  "is remembered",
 		"/debug/requests?outcome=nonsense":  `outcome must be in_flight or one of [ok client_error client_closed no_engine engine_error broken timeout], not \"nonsense\"`,
 		"/debug/requests?limit=1;slowest=2": `the query of the URL: \"limit=1;slowest=2\" has a semicolon`,
+		"/debug/requests?slowset=5":         `\"slowset\" is not known: the parameters are slowest, limit, outcome, room, since, format`,
+		"/debug/requests?limit=1&limit=2":   `\"limit\" comes 2 times: give it once`,
+		"/debug/requests/c?limit=1":         `\"limit\" is not known: the parameters are format`,
+		"/workers?role=prefill":             `\"role\" is not known: there are no parameters here`,
 		"/debug/requests/c?format=%":        `the query of the URL: \"format=%\" can't be read`,
 	} {
 		if got := rt.do(t.Context(), http.MethodGet, path, "", nil); got.Status == http.StatusOK || !strings.Contains(got.Body, want) {
