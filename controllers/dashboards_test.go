@@ -117,13 +117,14 @@ func TestDashboards(t *testing.T) {
 	}
 
 	overview := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: trial.namespace, Name: "sluice-dashboard-" + trial.namespace + "-overview"}}
-	change(trial, overview, func(c *corev1.ConfigMap) { c.Data["dashboard.json"] = "{}" })
+	file := trial.namespace + "." + overview.Name + ".json"
+	change(trial, overview, func(c *corev1.ConfigMap) { c.Data[file] = "{}" })
 	trial.untilEvent("DashboardsRestored", overview.Name)
 	trial.until("the dashboard as it was", func() (bool, string) {
 		if err := trial.Get(t.Context(), client.ObjectKeyFromObject(overview), overview); err != nil {
 			t.Fatal(err)
 		}
-		return len(overview.Data["dashboard.json"]) > 1000, overview.Data["dashboard.json"]
+		return len(overview.Data[file]) > 1000, overview.Data[file]
 	})
 	uid := overview.UID
 	if err := trial.Delete(t.Context(), overview); err != nil {

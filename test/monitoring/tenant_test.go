@@ -33,7 +33,7 @@ func tenantBoards(t *testing.T, tenant string) map[string]board {
 	all := map[string]board{}
 	for _, object := range list {
 		var b board
-		if err := json.Unmarshal([]byte(object.Data["dashboard.json"]), &b); err != nil {
+		if err := json.Unmarshal([]byte(object.Data["team-a."+object.Name+".json"]), &b); err != nil {
 			t.Fatal(err)
 		}
 		all[object.Name] = b

@@ -97,6 +97,7 @@ func TestApplier(t *testing.T) {
 		return object
 	}
 	const anchorOf, overview = "sluice-dashboards-acme", "sluice-dashboard-acme-overview"
+	const file = "team-a." + overview + ".json"
 
 	// Two services of the tenant come at once.
 	var wg sync.WaitGroup
@@ -120,12 +121,12 @@ func TestApplier(t *testing.T) {
 	apply("idle", applier, set, nil, 0, 0)
 
 	edited := get(overview)
-	edited.Data["dashboard.json"] = "{}"
+	edited.Data[file] = "{}"
 	edited.Annotations["note"] = "mine"
 	must(plain.Update(t.Context(), edited))
 	apply("edited", applier, set, []Change{{Name: overview, Restored: true}}, 1, count7)
-	if restored := get(overview); len(restored.Data["dashboard.json"]) < 1000 || restored.Annotations["note"] != "mine" {
-		t.Errorf("restored: %d bytes, annotations %v", len(restored.Data["dashboard.json"]), restored.Annotations)
+	if restored := get(overview); len(restored.Data[file]) < 1000 || restored.Annotations["note"] != "mine" {
+		t.Errorf("restored: %d bytes, annotations %v", len(restored.Data[file]), restored.Annotations)
 	}
 
 	must(plain.Delete(t.Context(), get(overview)))

@@ -49,13 +49,15 @@ var (
 func Count() int { return len(dashboard.Subjects()) }
 
 const (
-	// dataKey is the file of a dashboard in its ConfigMap; the sidecar wants .json.
-	dataKey = "dashboard.json"
 	// maxBytes bounds a dashboard: an object of the API server has at most 1 MiB, and some of it is not the dashboard.
 	maxBytes = 900 << 10
 	// resync is how often grafana-operator looks whether a dashboard or folder is as it should be.
 	resync = "10m"
 )
+
+// file is the key of a dashboard in its ConfigMap. The sidecar of Grafana's chart writes a file of that name into the folder, so
+// no two dashboards of a cluster may share one, whatever folders their tenants chose.
+func (s Set) file(key string) string { return s.Namespace + "." + s.objectName(key) + ".json" }
 
 func (s Set) labels() map[string]string {
 	return map[string]string{
@@ -93,7 +95,7 @@ func ConfigMaps(s Set, options Options) ([]*corev1.ConfigMap, error) {
 		}
 		object := &corev1.ConfigMap{
 			ObjectMeta: metav1.ObjectMeta{Name: s.objectName(subject.Key), Namespace: s.Namespace, Labels: labels},
-			Data:       map[string]string{dataKey: text},
+			Data:       map[string]string{s.file(subject.Key): text},
 		}
 		if options.FolderAnnotation != "" {
 			object.Annotations = map[string]string{options.FolderAnnotation: s.Folder}
@@ -152,7 +154,7 @@ func Grafana(s Set, options Options, anchor *corev1.ConfigMap) []*unstructured.U
 	for _, subject := range dashboard.Subjects() {
 		name := s.objectName(subject.Key)
 		list = append(list, object(Dashboards.Kind, name, map[string]any{
-			"configMapRef": map[string]any{"name": name, "key": dataKey}, "folderRef": s.anchorName(),
+			"configMapRef": map[string]any{"name": name, "key": s.file(subject.Key)}, "folderRef": s.anchorName(),
 		}))
 	}
 	return list

@@ -166,7 +166,7 @@ func TestObjects(t *testing.T) {
 		if diff := cmp.Diff(want, object.ObjectMeta); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", object.Name, diff)
 		}
-		if n := len(object.Data["dashboard.json"]); n < 1000 || n > 300<<10 || len(object.Data) != 1 {
+		if n := len(object.Data["team-a."+object.Name+".json"]); n < 1000 || n > 300<<10 || len(object.Data) != 1 {
 			t.Errorf("%s has %d bytes", object.Name, n)
 		}
 	}
@@ -180,7 +180,7 @@ func TestObjects(t *testing.T) {
 		want, kind := map[string]any{"title": "acme (team-a)"}, "GrafanaFolder"
 		if i > 0 {
 			kind = "GrafanaDashboard"
-			want = map[string]any{"configMapRef": map[string]any{"name": list[i-1].Name, "key": "dashboard.json"}, "folderRef": "sluice-dashboards-acme"}
+			want = map[string]any{"configMapRef": map[string]any{"name": list[i-1].Name, "key": "team-a." + list[i-1].Name + ".json"}, "folderRef": "sluice-dashboards-acme"}
 		}
 		for key, value := range common {
 			want[key] = value
@@ -232,7 +232,7 @@ func TestMatchers(t *testing.T) {
 		}
 		for _, object := range list {
 			var d content
-			if err := json.Unmarshal([]byte(object.Data["dashboard.json"]), &d); err != nil {
+			if err := json.Unmarshal([]byte(object.Data["team-a."+object.Name+".json"]), &d); err != nil {
 				t.Fatal(err)
 			}
 			asked := 0
@@ -288,6 +288,31 @@ func TestMatchers(t *testing.T) {
 			}
 			if asked < 15 {
 				t.Errorf("%s has %d queries", d.Title, asked)
+			}
+		}
+	}
+}
+
+// TestFiles: Grafana's sidecar writes each dashboard into a file of the folder that is named as its key, and overwrites what
+// is there. Tenants choose their folders, so no two dashboards of a cluster may have one key.
+func TestFiles(t *testing.T) {
+	of := map[string]string{}
+	for _, namespace := range []string{"team-a", "team-b"} {
+		for _, tenant := range []string{"acme", "team-a", "A.b", "a-b"} {
+			list, err := ConfigMaps(NewSet(namespace, tenant, nil), DefaultOptions())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, object := range list {
+				for key := range object.Data {
+					if errs := validation.IsConfigMapKey(key); len(errs) > 0 || !strings.HasSuffix(key, ".json") {
+						t.Errorf("%s/%s has the key %s, which is no file of the sidecar: %v", namespace, object.Name, key, errs)
+					}
+					if other := of[key]; other != "" {
+						t.Errorf("%s/%s and %s have one key: %s", namespace, object.Name, other, key)
+					}
+					of[key] = namespace + "/" + object.Name
+				}
 			}
 		}
 	}
