@@ -235,7 +235,7 @@ func addPoller(mgr manager.Manager, operator Config) (*observe.Store, error) {
 	poller, err := observe.NewPoller(observe.PollerConfig{
 		Interval: operator.ObserveInterval,
 		Pods:     mgr.GetClient(),
-		Latency:  latencyPools(mgr.GetClient()),
+		Latency:  latencyPools(mgr.GetClient(), operator.MetricsAPI && operator.MetricsAPIExternal),
 		Store:    store,
 		Metrics:  series,
 		Clock:    operator.Clock,
@@ -286,8 +286,8 @@ func addScraper(mgr manager.Manager, operator Config) (*observe.Proofs, error) {
 	return proofs, nil
 }
 
-// latencyPools lists the pools that scale on latency.
-func latencyPools(pools client.Reader) func(context.Context) (map[types.NamespacedName]bool, error) {
+// latencyPools lists the pools that scale on latency; external: others may ask for it.
+func latencyPools(pools client.Reader, external bool) func(context.Context) (map[types.NamespacedName]bool, error) {
 	return func(ctx context.Context) (map[types.NamespacedName]bool, error) {
 		var list v1alpha1.EnginePoolList
 		if err := pools.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
@@ -295,7 +295,7 @@ func latencyPools(pools client.Reader) func(context.Context) (map[types.Namespac
 		}
 		latency := map[types.NamespacedName]bool{}
 		for i := range list.Items {
-			if autoscaling.ReadsLatency(&list.Items[i]) {
+			if autoscaling.ReadsLatency(&list.Items[i], external) {
 				latency[client.ObjectKeyFromObject(&list.Items[i])] = true
 			}
 		}

@@ -3,6 +3,7 @@ package autoscaling
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -152,7 +153,7 @@ func desiredReplicas(valueMilli, targetMilli int64, replicas, from int32) int32 
 	if distance := valueMilli - targetMilli; max(distance, -distance)*1000 <= toleranceMilli*targetMilli {
 		return from
 	}
-	return int32((valueMilli*int64(replicas) + targetMilli - 1) / targetMilli)
+	return int32(min((valueMilli*int64(replicas)+targetMilli-1)/targetMilli, math.MaxInt32))
 }
 
 // bound says what made the demand another than the raw one.

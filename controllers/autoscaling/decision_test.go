@@ -1,6 +1,7 @@
 package autoscaling
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -147,5 +148,12 @@ func TestDecisionsAreBounded(t *testing.T) {
 	}
 	if n, last := len(pool.Status.LastDecisions), pool.Status.LastDecisions[len(pool.Status.LastDecisions)-1].To; n != maxDecisions || last != 19 {
 		t.Errorf("%d decisions, the newest to %d; want %d and 19", n, last, maxDecisions)
+	}
+}
+
+// TestDesiredOfHugeValues: a delay that no capacity ends is told as many replicas as there are numbers for.
+func TestDesiredOfHugeValues(t *testing.T) {
+	if got := desiredReplicas(1e12, 1, 1024, 3); got != math.MaxInt32 {
+		t.Errorf("got %d replicas, want %d", got, math.MaxInt32)
 	}
 }

@@ -136,3 +136,32 @@ func TestBuildHPA(t *testing.T) {
 		})
 	}
 }
+
+// TestReadsLatency: histograms are read for those who ask for them.
+func TestReadsLatency(t *testing.T) {
+	objectives := func(p *v1alpha1.EnginePool) { p.Spec.SLO = &v1alpha1.SLOSpec{} }
+	scaled := func(kind v1alpha1.ScalingMetricType, provider v1alpha1.ScalingProvider) func(*v1alpha1.EnginePool) {
+		return func(p *v1alpha1.EnginePool) {
+			p.Spec.Autoscaling = &v1alpha1.AutoscalingSpec{Metrics: []v1alpha1.ScalingMetric{{Type: kind}}, Provider: provider}
+		}
+	}
+	prefill := func(p *v1alpha1.EnginePool) { p.Spec.Role = v1alpha1.RolePrefill }
+	for _, tc := range []struct {
+		name, reason   string
+		pool           *v1alpha1.EnginePool
+		external, want bool
+	}{
+		{"TTFT", "its autoscaler asks", testPool(scaled(v1alpha1.MetricTTFT, v1alpha1.ProviderMetricsAPI)), false, true},
+		{"Utilization", "nobody asks", testPool(scaled(v1alpha1.MetricUtilization, v1alpha1.ProviderMetricsAPI), objectives), false, false},
+		{"KEDA", "Prometheus is asked", testPool(scaled(v1alpha1.MetricITL, v1alpha1.ProviderKEDA), objectives), false, false},
+		{"External", "autoscalers of others may ask", testPool(scaled(v1alpha1.MetricUtilization, v1alpha1.ProviderMetricsAPI), objectives), true, true},
+		{"NoObjective", "there is nothing to compare with", testPool(scaled(v1alpha1.MetricUtilization, v1alpha1.ProviderMetricsAPI)), true, false},
+		{"Prefill", "it has no such latency", testPool(objectives, prefill), true, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if got := ReadsLatency(tc.pool, tc.external); got != tc.want {
+				t.Errorf("got %v: %s", got, tc.reason)
+			}
+		})
+	}
+}

@@ -10,9 +10,13 @@ import (
 	"github.com/sluice-dev/sluice/controllers/semantics"
 )
 
-// ReadsLatency says whether a pool is scaled by the operator on a signal that is made of histograms.
-func ReadsLatency(pool *v1alpha1.EnginePool) bool {
+// ReadsLatency says whether somebody may scale a pool by the operator's signals that are made of histograms: its own
+// autoscaler does, or others may ask, external, and it has objectives.
+func ReadsLatency(pool *v1alpha1.EnginePool, external bool) bool {
 	scaling := pool.Spec.Autoscaling
+	if external && pool.Spec.Role != v1alpha1.RolePrefill && pool.Spec.SLO != nil {
+		return true
+	}
 	if scaling == nil || UsesKEDA(pool) {
 		return false
 	}
@@ -96,6 +100,8 @@ func (s sampler) read(pods []observe.PodSample) ([]reading, *Unavailable) {
 		milli, fault := known.milli, known.fault
 		if !s.signal.Shared {
 			milli, fault = s.signal.Of(replicaOf(pod), known.work)
+		} else if s.unread(pod) && (fault == semantics.NoFault || fault == semantics.FaultFewEvents) {
+			fault = semantics.FaultNoHistogram
 		}
 		if fault != semantics.NoFault {
 			faults.add(verdictFault, fault, pod.Name)
@@ -107,6 +113,12 @@ func (s sampler) read(pods []observe.PodSample) ([]reading, *Unavailable) {
 		return nil, why
 	}
 	return readings, nil
+}
+
+// unread says whether a pod takes requests for long enough and its histograms were not read of late: how long its requests
+// take is not known, even while it has none.
+func (s sampler) unread(pod observe.PodSample) bool {
+	return pod.Events == nil && s.now.Sub(pod.ReadySince) > max(observe.EventsGrace, s.freshFor)
 }
 
 // poolValue is what the readings of one pool's pods have in common.
@@ -221,7 +233,7 @@ func faultRows() []faultRow {
 		{semantics.FaultSentinel, ReasonSentinelValue, "%s report a value that is not a number (-1 on a prefill engine)"},
 		{semantics.FaultPartial, ReasonPartialSamples, "the samples of %s lack ranks"},
 		{semantics.FaultNoRate, ReasonRateUnknown, "prompts wait at %s and no engine of the pool has computed one yet"},
-		{semantics.FaultNoHistogram, ReasonNoSamples, "the histograms of %s were not read yet"},
+		{semantics.FaultNoHistogram, ReasonNoSamples, "the latency histograms of %s were not read of late"},
 		{semantics.FaultFewEvents, ReasonFewEvents, "requests are under way at %s and too few have answered in the last minute for a quantile"},
 	}
 }

@@ -82,11 +82,13 @@ func rank(utilization, usage float64, running, waiting int) []loads.Load {
 	return []loads.Load{{Utilization: utilization, TokenUsage: usage, NumRunningReqs: running, NumWaitingReqs: waiting}}
 }
 
-func stale(p *observe.PodSample)    { p.Taken = epoch.Add(-freshFor - 1) }
-func never(p *observe.PodSample)    { p.Taken, p.Ranks = time.Time{}, nil }
-func starting(p *observe.PodSample) { never(p); p.ReadySince = time.Time{} }
-func draining(p *observe.PodSample) { p.Draining = true }
-func unready(p *observe.PodSample)  { p.ReadySince = time.Time{} }
+func stale(p *observe.PodSample)       { p.Taken = epoch.Add(-freshFor - 1) }
+func never(p *observe.PodSample)       { p.Taken, p.Ranks = time.Time{}, nil }
+func starting(p *observe.PodSample)    { never(p); p.ReadySince = time.Time{} }
+func draining(p *observe.PodSample)    { p.Draining = true }
+func unready(p *observe.PodSample)     { p.ReadySince = time.Time{} }
+func noEvents(p *observe.PodSample)    { p.Events = map[string]semantics.Distribution{} }
+func justServing(p *observe.PodSample) { p.ReadySince = epoch.Add(-15 * time.Second) }
 func justReady(p *observe.PodSample) {
 	never(p)
 	p.ReadySince = epoch.Add(-3 * time.Second)
@@ -152,7 +154,17 @@ func TestBySelector(t *testing.T) {
 			metric: semantics.MetricTTFT, want: map[string]string{"a": "667m", "b": "667m"},
 		},
 		{
-			name: "TTFTWhenIdle", reason: "nobody waits", pool: slo, pods: samples{engine("a", busyRank(0))}, metric: semantics.MetricTTFT, want: map[string]string{"a": "0"},
+			name: "TTFTWhenIdle", reason: "nobody waits", pool: slo, pods: samples{engine("a", busyRank(0), noEvents)}, metric: semantics.MetricTTFT, want: map[string]string{"a": "0"},
+		},
+		{
+			name: "TTFTUnread", reason: "an idle moment of an engine whose histograms cannot be read says nothing", pool: slo,
+			pods: samples{engine("a", busyRank(0)), engine("b", busyRank(1), ttft(40, 10))}, metric: semantics.MetricTTFT,
+			err: "NoSamples: sluice_ttft_slo_ratio: the latency histograms of a were not read of late",
+		},
+		{
+			name: "TTFTUnreadYet", reason: "one that has just become ready has no events to tell of", pool: slo,
+			pods:   samples{engine("a", busyRank(0), justServing), engine("b", busyRank(1), ttft(40, 10))},
+			metric: semantics.MetricTTFT, want: map[string]string{"a": "292m", "b": "292m"},
 		},
 		{
 			name: "TTFTOfFew", reason: "one slow event would be the quantile", pool: slo, pods: samples{engine("a", busyRank(1), ttft(4, 1))}, metric: semantics.MetricTTFT,

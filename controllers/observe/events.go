@@ -25,6 +25,12 @@ const (
 	metricsLimitBytes = 16 << 20
 )
 
+// EventsGrace is how long it may take until the histograms of an engine that has become ready are read twice.
+const EventsGrace = 3 * eventsStep
+
+// maxCount is the largest count that is exact; differences of larger ones would be noise.
+const maxCount = 1 << 53
+
 // latencyFamilies are the histograms that scaling on latency reads.
 func latencyFamilies() []string { return []string{semantics.FamilyTTFT, semantics.FamilyITL} }
 
@@ -48,8 +54,11 @@ func (h *eventHistory) stale(at time.Time) bool {
 }
 
 // add takes a reading and gives the events since the oldest one of the window; nil while there is but one. A family that is
-// missing from the newest reading has no events to tell of.
+// missing from the newest reading has no events to tell of. What was read before a time without readings begins no window.
 func (h *eventHistory) add(at time.Time, now histograms) map[string]semantics.Distribution {
+	if n := len(h.readings); n > 0 && at.Sub(h.readings[n-1].at) > 2*eventsWindow {
+		h.readings = nil
+	}
 	for len(h.readings) > 1 && at.Sub(h.readings[1].at) >= eventsWindow {
 		h.readings = h.readings[1:]
 	}
@@ -161,7 +170,8 @@ func parseBucket(rest string) (bound, count float64, err error) {
 		return 0, 0, fmt.Errorf("le=%.40q is no bound", value)
 	}
 	number, _, _ := strings.Cut(strings.TrimSpace(rest[end+1:]), " ")
-	if count, err = strconv.ParseFloat(number, 64); err != nil || !semantics.IsNumber(count) {
+	// An engine counts as many tokens in days as are no number of a gauge any more.
+	if count, err = strconv.ParseFloat(number, 64); err != nil || !(count >= 0 && count <= maxCount) {
 		return 0, 0, fmt.Errorf("le=%s holds %.40q, which is no count", value, number)
 	}
 	return bound, count, nil

@@ -35,6 +35,8 @@ func TestParseHistograms(t *testing.T) {
 		{name: "NoInf", reason: "a histogram that is cut off", text: bucket(`le="0.5"`, "1"), err: "bucket le=+Inf holds 0"},
 		{name: "Falling", reason: "buckets hold those below", text: bucket(`le="0.5"`, "5") + bucket(`le="+Inf"`, "4"), err: "bucket le=+Inf holds 4, the one below 5"},
 		{name: "NaN", reason: "never a number", text: bucket(`le="+Inf"`, "NaN"), err: "which is no count"},
+		{name: "AfterMonths", reason: "an engine counts each of its tokens", text: bucket(`le="0.5"`, "3e+09") + bucket(`le="1"`, "4e+09") + bucket(`le="+Inf"`, "4000000001"), want: histograms{family: ttft(3e9, 1e9, 1)}},
+		{name: "Infinite", reason: "never a number", text: bucket(`le="+Inf"`, "+Inf"), err: "which is no count"},
 		{name: "Negative", reason: "never a number", text: bucket(`le="+Inf"`, "-1"), err: "which is no count"},
 		{name: "BadBound", reason: "no bound", text: bucket(`le="x"`, "1"), err: `le="x" is no bound`},
 		{name: "NoBound", reason: "no bucket", text: bucket(`model="x"`, "1"), err: "has no label le"},
@@ -91,12 +93,14 @@ func TestEventHistory(t *testing.T) {
 		{30, reading(1, 0, 0), reading(2, 2, 0), "another process began, whose events are new"},
 		{70, reading(1, 0, 4), reading(1, 2, 4), "the first one has left the window"},
 		{140, reading(1, 0, 4), reading(0, 0, 0), "nothing of late"},
+		{400, reading(9, 9, 9), nil, "the engine was not asked for minutes: when these came is not known"},
+		{410, reading(9, 9, 10), reading(0, 0, 1), "one since"},
 	} {
 		if diff := cmp.Diff(step.want, h.add(at(step.second), step.now)); diff != "" {
 			t.Errorf("second %d (-want +got), %s:\n%s", step.second, step.reason, diff)
 		}
 	}
-	if h.stale(at(170)) || !h.stale(at(171)) {
+	if h.stale(at(440)) || !h.stale(at(441)) {
 		t.Error("the newest reading counts for 30 s")
 	}
 }

@@ -45,7 +45,8 @@ type PodSample struct {
 	// that it did something. Readers must not write to it.
 	Work []semantics.Work
 	// Events are how many observations of a latency histogram, by the family's name, were made over the last minute. A
-	// family is missing while its histogram was not read twice. Readers must not write to it.
+	// family that is missing had none; the map is nil while the histograms were not read twice of late. Readers must not write
+	// to it.
 	Events map[string]semantics.Distribution
 	// Err is why the newest poll failed; nil when it gave the sample.
 	Err error

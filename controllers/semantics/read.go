@@ -39,7 +39,7 @@ const (
 	FaultNoRate Fault = "no rate"
 	// FaultNoObjective means: the service has no objective for the latency.
 	FaultNoObjective Fault = "no objective"
-	// FaultNoHistogram means: the engine's histogram was not read yet.
+	// FaultNoHistogram means: the engine's histograms were not read of late.
 	FaultNoHistogram Fault = "no histogram"
 	// FaultFewEvents means: too few events in the window for a quantile while requests are under way.
 	FaultFewEvents Fault = "few events"
