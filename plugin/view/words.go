@@ -21,9 +21,10 @@ func phrases() []phrase {
 		{v1alpha1.ConditionMetricsFlowing, "every rank reports", "ranks do not report", "no rank can report yet"},
 		{v1alpha1.ConditionMonitoringProvisioned, "Prometheus is told what to scrape", "Prometheus is not told all that it has to scrape", "the cluster has no monitors"},
 		{v1alpha1.ConditionScalingActive, "autoscaling reads its numbers", "autoscaling holds: a number is missing", "it is not known whether autoscaling works"},
-		{"LedgerConsistent", "the engines' books add up", "the engines' books do not add up", "the engines' books were not seen yet"},
-		{"Degraded", "it serves worse than it should", "nothing is degraded", "it is not known whether it is degraded"},
-		{"DashboardsProvisioned", "its dashboards are there", "its dashboards are missing", "it is not known where dashboards go"},
+		{v1alpha1.ConditionTracingApplied, "engines trace as asked", "engines do not trace as asked", "it is not known how engines trace"},
+		{v1alpha1.ConditionLedgerConsistent, "the engines' books add up", "the engines' books do not add up", "the engines' books were not seen yet"},
+		{v1alpha1.ConditionDegraded, "it serves worse than it should", "nothing is degraded", "it is not known whether it is degraded"},
+		{v1alpha1.ConditionDashboardsProvisioned, "its dashboards are there", "its dashboards are missing", "it is not known where dashboards go"},
 	}
 }
 

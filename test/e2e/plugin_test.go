@@ -36,6 +36,12 @@ func TestPlugin(t *testing.T) {
 
 	t.Run("trace", func(t *testing.T) { checkTrace(t, p, base) })
 	t.Run("healthy", func(t *testing.T) { checkHealthy(t, p, base) })
+	show := func(files []string) {
+		for _, file := range files {
+			t.Run(filepath.Base(file), func(t *testing.T) { p.page(t, readPage(t, file), "team-a", ns) })
+		}
+	}
+	show(pagesBeforeLoad)
 	heavy := trial.StartLoad(t.Context(), 24, func(ctx context.Context, n int) error {
 		_, err := trial.Complete(ctx, base, trial.Completion{Model: "tiny", Prompt: fmt.Sprint("heavy ", n), MaxTokens: 200, IgnoreEOS: true, Stream: true}, nil)
 		return err
@@ -51,16 +57,11 @@ func TestPlugin(t *testing.T) {
 	t.Run("load", func(t *testing.T) { checkShown(t, p) })
 	t.Run("scale", func(t *testing.T) { checkExplained(t, p) })
 	t.Run("viewer", func(t *testing.T) { checkViewer(t, p) })
-	show := func(files []string) {
-		for _, file := range files {
-			t.Run(filepath.Base(file), func(t *testing.T) { p.page(t, readPage(t, file), "team-a", ns) })
-		}
-	}
 	show(pagesUnderLoad)
 	if report := heavy.Stop(); report.Failed() > 0 {
 		t.Errorf("the load: %s", report)
 	}
-	show(pagesWithoutLoad)
+	show(pagesAfterLoad)
 	t.Run("rollout", func(t *testing.T) { checkRollout(t, p) })
 	t.Run("completion", func(t *testing.T) { checkCompletion(t, p) })
 }
