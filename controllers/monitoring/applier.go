@@ -2,7 +2,6 @@ package monitoring
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -41,6 +40,8 @@ const (
 	CRDMissing Outcome = "CRDMissing"
 	// Failed means that the API server refused it, or could not be reached.
 	Failed Outcome = "Failed"
+	// Removed means that it was there and is not wanted; Heard alone is told so.
+	Removed Outcome = "Removed"
 )
 
 const (
@@ -70,6 +71,8 @@ type ApplierConfig struct {
 	Namespaces []string
 	Clock      clock.Clock
 	Log        logr.Logger
+	// Heard is told what became of each object, if it is set.
+	Heard func(kind string, outcome Outcome)
 }
 
 // Applier writes objects of optional kinds by server-side apply, only when they differ from what is there. As a
@@ -93,13 +96,28 @@ type object struct {
 	types.NamespacedName
 }
 
-// trust remembers how an object was.
+// trust remembers how an object was, by digests: rules of a service alone are 150 KB and more.
 type trust struct {
-	desired map[string]any // as applied; nil: it is not to be there
-	text    string         // the JSON of desired
+	desired digest // of what was applied; zero: it is not to be there
+	meta    any    // of what was applied: its labels, annotations and owners, which are small
+	content digest // of the live object when it was left, defaults included, metadata and status left out
 	uid     types.UID
 	until   time.Time // zero: somebody changed it, look
-	foreign bool      // somebody changed it while it was applied
+
+	// While the object is written nobody knows yet what it will look like: the newest event is kept until it is known.
+	writing bool
+	event   *sighting
+}
+
+// wanted says whether the object is to be there.
+func (t trust) wanted() bool { return t.desired != digest{} }
+
+// altered says whether somebody else changed the object that t remembers.
+func (t trust) altered(s sighting) bool {
+	if s.gone || !t.wanted() {
+		return s.gone == t.wanted()
+	}
+	return s.content != t.content || differs(s.live.Object["metadata"], t.meta, "") != ""
 }
 
 // NewApplier makes an applier.
@@ -147,8 +165,16 @@ func (a *Applier) Apply(ctx context.Context, desired client.Object) (Change, err
 	if err != nil {
 		return Change{Outcome: Failed}, err
 	}
+	change, err := a.apply(ctx, resource, desired)
+	if a.cfg.Heard != nil {
+		a.cfg.Heard(resource.Kind, change.Outcome)
+	}
+	return change, err
+}
+
+func (a *Applier) apply(ctx context.Context, resource Resource, desired client.Object) (Change, error) {
 	key := object{resource, client.ObjectKeyFromObject(desired)}
-	want, text, err := encode(desired)
+	want, wanted, err := encode(desired)
 	if err != nil {
 		return Change{Outcome: Failed}, fmt.Errorf("encode %s %s: %w", resource.Kind, key.NamespacedName, err)
 	}
@@ -157,39 +183,44 @@ func (a *Applier) Apply(ctx context.Context, desired client.Object) (Change, err
 		return Change{Outcome: CRDMissing}, nil
 	}
 	now := a.cfg.Clock.Now()
-	if known.text == text && now.Before(known.until) {
+	if known.desired == wanted && now.Before(known.until) {
 		return Change{Outcome: Unchanged}, nil
 	}
 
-	// From here on changes are compared with what is wanted now.
-	a.remember(key, trust{desired: want.Object, text: text, uid: known.uid})
-	change, uid, err := a.write(ctx, resource, want, desired, known, text)
+	// From here on events wait until it is known what the object looks like.
+	a.begin(key)
+	change, live, err := a.write(ctx, resource, want, desired, known, wanted)
 	if err != nil || change.Outcome == CRDMissing {
 		if change.Outcome == CRDMissing {
 			a.lost(resource)
 		}
-		a.remember(key, trust{desired: known.desired, text: known.text, uid: known.uid})
+		known.until = time.Time{}
+		a.settle(ctx, key, known)
 		return change, err
 	}
-	a.settle(key, trust{desired: want.Object, text: text, uid: uid, until: now.Add(trustFor)})
+	left, err := sight(live, false)
+	if err != nil {
+		return Change{Outcome: Failed}, fmt.Errorf("encode %s %s: %w", resource.Kind, key.NamespacedName, err)
+	}
+	a.settle(ctx, key, trust{desired: wanted, meta: want.Object["metadata"], content: left.content, uid: live.GetUID(), until: now.Add(trustFor)})
 	return change, nil
 }
 
-// write brings the live object in line, where it is not.
-func (a *Applier) write(ctx context.Context, resource Resource, want *unstructured.Unstructured, desired client.Object, known trust, text string) (Change, types.UID, error) {
+// write brings the live object in line, where it is not, and gives it as it is then.
+func (a *Applier) write(ctx context.Context, resource Resource, want *unstructured.Unstructured, desired client.Object, known trust, wanted digest) (Change, *unstructured.Unstructured, error) {
 	change := Change{Outcome: Applied}
 	objects := a.cfg.Dynamic.Resource(resource.GVR).Namespace(desired.GetNamespace())
 	live, err := objects.Get(ctx, desired.GetName(), metav1.GetOptions{})
 	if err == nil && (known.uid == "" || known.uid != live.GetUID()) {
 		if err := checkOwner(resource.Kind, live, desired); err != nil {
-			return Change{Outcome: Failed}, "", err
+			return Change{Outcome: Failed}, nil, err
 		}
 	}
 	switch {
 	case err == nil && differs(live.Object, want.Object, "") == "":
 		change.Outcome = Unchanged
 	case err == nil || apierrors.IsNotFound(err): // the object or its resource is missing; applying tells which
-		if known.text == text {
+		if known.desired == wanted {
 			change.Outcome, change.Detail = Restored, "it was deleted"
 			if err == nil {
 				change.Detail = differs(live.Object, want.Object, "") + " was changed"
@@ -199,11 +230,11 @@ func (a *Applier) write(ctx context.Context, resource Resource, want *unstructur
 	}
 	switch {
 	case isNoResource(err):
-		return Change{Outcome: CRDMissing}, "", nil
+		return Change{Outcome: CRDMissing}, nil, nil
 	case err != nil:
-		return Change{Outcome: Failed}, "", fmt.Errorf("apply %s %s: %w", resource.Kind, client.ObjectKeyFromObject(desired), err)
+		return Change{Outcome: Failed}, nil, fmt.Errorf("apply %s %s: %w", resource.Kind, client.ObjectKeyFromObject(desired), err)
 	}
-	return change, live.GetUID(), nil
+	return change, live, nil
 }
 
 // Remove deletes an object that the owner controls, and says whether it was there. Others' objects stay.
@@ -211,7 +242,7 @@ func (a *Applier) Remove(ctx context.Context, resource Resource, name types.Name
 	key := object{resource, name}
 	known, missing := a.recall(key)
 	now := a.cfg.Clock.Now()
-	if missing || (known.text == "" && now.Before(known.until)) {
+	if missing || (!known.wanted() && now.Before(known.until)) {
 		return false, nil
 	}
 	objects := a.cfg.Dynamic.Resource(resource.GVR).Namespace(name.Namespace)
@@ -224,7 +255,12 @@ func (a *Applier) Remove(ctx context.Context, resource Resource, name types.Name
 	if err != nil && !isNoResource(err) {
 		return false, fmt.Errorf("delete %s %s: %w", resource.Kind, name, err)
 	}
-	a.remember(key, trust{until: now.Add(trustFor)})
+	a.mu.Lock()
+	a.trusted[key] = trust{until: now.Add(trustFor)}
+	a.mu.Unlock()
+	if removed && a.cfg.Heard != nil {
+		a.cfg.Heard(resource.Kind, Removed)
+	}
 	return removed, nil
 }
 
@@ -236,10 +272,13 @@ func (a *Applier) recall(key object) (known trust, missing bool) {
 	return a.trusted[key], looked && !present
 }
 
-func (a *Applier) remember(key object, t trust) {
+// begin notes that an object is being written.
+func (a *Applier) begin(key object) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.trusted[key] = t
+	known := a.trusted[key]
+	known.writing, known.event = true, nil
+	a.trusted[key] = known
 }
 
 // lost notes that a resource is not there, so that the next look tells the listeners when it is.
@@ -251,14 +290,24 @@ func (a *Applier) lost(resource Resource) {
 	}
 }
 
-// settle remembers how an object was left, unless somebody changed it meanwhile.
-func (a *Applier) settle(key object, t trust) {
+// settle remembers how an object was left. Where the newest event that came meanwhile tells of another, somebody may have
+// changed it since: the listeners look again.
+func (a *Applier) settle(ctx context.Context, key object, t trust) {
+	t.writing, t.event = false, nil
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.trusted[key].foreign {
+	event := a.trusted[key].event
+	altered := event != nil && t.altered(*event)
+	if altered {
 		t.until = time.Time{}
 	}
 	a.trusted[key] = t
+	a.mu.Unlock()
+	if !altered {
+		return
+	}
+	for _, l := range a.hearers() {
+		l.one(ctx, event.live)
+	}
 }
 
 // checkOwner refuses an object that somebody else made: applying ours would overwrite it.
@@ -284,7 +333,7 @@ func (a *Applier) Settled(resource Resource, name types.NamespacedName) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	known := a.trusted[object{resource, name}]
-	return known.text != "" && now.Before(known.until)
+	return known.wanted() && now.Before(known.until)
 }
 
 // Forget drops what is remembered of the objects of a name, of all kinds, that are not wanted any more.
@@ -294,16 +343,16 @@ func (a *Applier) Forget(name types.NamespacedName) {
 	maps.DeleteFunc(a.trusted, func(key object, _ trust) bool { return key.NamespacedName == name })
 }
 
-// encode gives the object as it is applied, without status and without fields that the server fills, and its JSON.
-func encode(desired runtime.Object) (*unstructured.Unstructured, string, error) {
+// encode gives the object as it is applied, without status and without fields that the server fills, and its digest.
+func encode(desired runtime.Object) (*unstructured.Unstructured, digest, error) {
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(desired)
 	if err != nil {
-		return nil, "", err
+		return nil, digest{}, err
 	}
 	unstructured.RemoveNestedField(fields, "status")
 	unstructured.RemoveNestedField(fields, "metadata", "creationTimestamp")
-	text, err := json.Marshal(fields)
-	return &unstructured.Unstructured{Object: fields}, string(text), err
+	sum, err := digestOf(fields)
+	return &unstructured.Unstructured{Object: fields}, sum, err
 }
 
 // isNoResource says that the resource itself is missing, not the namespace of the object.

@@ -199,12 +199,7 @@ func (a *Applier) watch(ctx context.Context, resource Resource, running *sync.Wa
 		informer := dynamicinformer.NewFilteredDynamicInformer(a.cfg.Dynamic, resource.GVR, namespace, 0, cache.Indexers{},
 			func(o *metav1.ListOptions) { o.LabelSelector = managedLabel }).Informer()
 		// Only what may be compared is kept in memory.
-		err := informer.SetTransform(func(event any) (any, error) {
-			if live, ok := event.(*unstructured.Unstructured); ok {
-				live.SetManagedFields(nil)
-			}
-			return event, nil
-		})
+		err := informer.SetTransform(strip)
 		if err == nil {
 			_, err = informer.AddEventHandler(handler)
 		}
@@ -220,12 +215,20 @@ func (a *Applier) watch(ctx context.Context, resource Resource, running *sync.Wa
 // or lost the operator's label.
 func (a *Applier) seen(ctx context.Context, resource Resource, live *unstructured.Unstructured, gone bool) {
 	key := object{resource, types.NamespacedName{Namespace: live.GetNamespace(), Name: live.GetName()}}
+	event, err := sight(live, gone)
+	if err != nil {
+		a.cfg.Log.Error(err, "Watch an optional resource; foreign changes are noticed later", "resource", resource.name(), "object", key.NamespacedName)
+		return
+	}
 	a.mu.Lock()
 	known, applied := a.trusted[key]
-	wanted := applied && known.text != ""
-	altered := applied && (gone && wanted || !gone && (!wanted || differs(live.Object, known.desired, "") != ""))
-	if altered {
-		known.until, known.foreign = time.Time{}, true
+	altered := applied && !known.writing && known.altered(event)
+	switch {
+	case applied && known.writing:
+		known.event = &event
+		a.trusted[key] = known
+	case altered:
+		known.until = time.Time{}
 		a.trusted[key] = known
 	}
 	a.mu.Unlock()
