@@ -37,6 +37,7 @@ import (
 	"github.com/sluice-dev/sluice/controllers/autoscaling"
 	"github.com/sluice-dev/sluice/controllers/enginepool"
 	"github.com/sluice-dev/sluice/controllers/inferenceservice"
+	"github.com/sluice-dev/sluice/controllers/metrics"
 	"github.com/sluice-dev/sluice/controllers/monitoring"
 	"github.com/sluice-dev/sluice/controllers/monitoring/dashboards"
 	"github.com/sluice-dev/sluice/controllers/monitoring/rules"
@@ -178,6 +179,10 @@ func NewManager(restConfig *rest.Config, operator Config) (manager.Manager, erro
 	if err != nil {
 		return nil, fmt.Errorf("make the manager: %w", err)
 	}
+	counts, err := addMetrics(mgr, operator)
+	if err != nil {
+		return nil, err
+	}
 	store, err := addPoller(mgr, operator)
 	if err != nil {
 		return nil, err
@@ -195,7 +200,18 @@ func NewManager(restConfig *rest.Config, operator Config) (manager.Manager, erro
 	if err != nil {
 		return nil, err
 	}
-	return mgr, errors.Join(addWaker(mgr, operator, store), addControllers(mgr, restConfig, operator, store, proofs))
+	return mgr, errors.Join(addWaker(mgr, operator, store, counts), addControllers(mgr, restConfig, operator, store, proofs, counts))
+}
+
+// addMetrics registers the operator's own series that no other part makes.
+func addMetrics(mgr manager.Manager, operator Config) (*metrics.Metrics, error) {
+	counts, err := metrics.New(operator.Registry)
+	if err != nil {
+		return nil, err
+	}
+	return counts, metrics.RegisterObjects(operator.Registry, metrics.ObjectsConfig{
+		Reader: mgr.GetClient(), Elected: mgr.Elected(), Log: operator.Log.WithName("metrics"),
+	})
 }
 
 // cacheOptions keep only what is ours in memory.
@@ -319,6 +335,9 @@ func addMetricsAPI(mgr manager.Manager, restConfig *rest.Config, operator Config
 	if err != nil {
 		return nil, fmt.Errorf("make the metrics API: %w", err)
 	}
+	if err := server.RegisterMetrics(operator.Registry); err != nil {
+		return nil, err
+	}
 	if err := mgr.Add(server); err != nil {
 		return nil, fmt.Errorf("add the metrics API: %w", err)
 	}
@@ -326,9 +345,9 @@ func addMetricsAPI(mgr manager.Manager, restConfig *rest.Config, operator Config
 }
 
 // addWaker adds who moves pools between no replica and some.
-func addWaker(mgr manager.Manager, operator Config, store *observe.Store) error {
+func addWaker(mgr manager.Manager, operator Config, store *observe.Store, counts *metrics.Metrics) error {
 	waker, err := autoscaling.NewWaker(autoscaling.WakerConfig{
-		Client: mgr.GetClient(), Samples: store, Recorder: mgr.GetEventRecorder("autoscaling"), Clock: operator.Clock, Log: operator.Log.WithName("waker"),
+		Client: mgr.GetClient(), Samples: store, Recorder: counts.Recorder(mgr.GetEventRecorder("autoscaling")), Clock: operator.Clock, Log: operator.Log.WithName("waker"),
 	})
 	if err != nil {
 		return fmt.Errorf("make the waker: %w", err)
@@ -339,12 +358,14 @@ func addWaker(mgr manager.Manager, operator Config, store *observe.Store) error 
 	return nil
 }
 
-func addControllers(mgr manager.Manager, restConfig *rest.Config, operator Config, store *observe.Store, proofs *observe.Proofs) error {
+func addControllers(mgr manager.Manager, restConfig *rest.Config, operator Config, store *observe.Store, proofs *observe.Proofs, counts *metrics.Metrics) error {
+	heard := hearMonitoring(counts)
 	monitors, err := monitoring.NewApplierForConfig(restConfig, monitoring.ApplierConfig{
 		Resources:  []monitoring.Resource{monitoring.ServiceMonitors, monitoring.PodMonitors, monitoring.PrometheusRules, dashboards.Folders, dashboards.Dashboards},
 		Namespaces: operator.WatchNamespaces,
 		Clock:      operator.Clock,
 		Log:        operator.Log.WithName("monitoring"),
+		Heard:      heard,
 	})
 	if err != nil {
 		return fmt.Errorf("make the monitors' applier: %w", err)
@@ -361,6 +382,7 @@ func addControllers(mgr manager.Manager, restConfig *rest.Config, operator Confi
 		Namespaces: operator.WatchNamespaces,
 		Clock:      operator.Clock,
 		Log:        operator.Log.WithName("scalers"),
+		Heard:      heard,
 	})
 	if err != nil {
 		return fmt.Errorf("make the scalers' applier: %w", err)
@@ -371,7 +393,7 @@ func addControllers(mgr manager.Manager, restConfig *rest.Config, operator Confi
 	services := inferenceservice.Config{
 		Client:         mgr.GetClient(),
 		Live:           mgr.GetAPIReader(),
-		Recorder:       mgr.GetEventRecorder("inferenceservice"),
+		Recorder:       counts.Recorder(mgr.GetEventRecorder("inferenceservice")),
 		Monitors:       monitors,
 		MonitorOptions: operator.Monitors,
 		RuleOptions:    operator.Rules,
@@ -379,20 +401,35 @@ func addControllers(mgr manager.Manager, restConfig *rest.Config, operator Confi
 		Clock:          operator.Clock,
 		Router:         plan.RouterDefaults{Image: operator.RouterImage},
 		NewSecret:      newSecret,
+		Counts:         counts,
 	}
 	pools := enginepool.Config{
 		Client:   mgr.GetClient(),
 		Live:     mgr.GetAPIReader(),
-		Recorder: mgr.GetEventRecorder("enginepool"),
+		Recorder: counts.Recorder(mgr.GetEventRecorder("enginepool")),
 		Samples:  store,
 		Clock:    operator.Clock,
 		Engine:   plan.EngineDefaults{Image: operator.EngineImage, AllowHostAccess: operator.AllowHostAccess},
 		Scalers:  scalers, PrometheusURL: operator.PrometheusURL,
+		Counts: counts,
 	}
 	if proofs != nil {
 		services.Proofs, pools.Proofs = proofs, proofs
 	}
 	return errors.Join(inferenceservice.New(services).SetupWithManager(mgr), enginepool.New(pools).SetupWithManager(mgr))
+}
+
+// hearMonitoring counts what became of objects of other operators' kinds.
+func hearMonitoring(counts *metrics.Metrics) func(kind string, outcome monitoring.Outcome) {
+	changes := map[monitoring.Outcome]metrics.Change{
+		monitoring.Applied: metrics.Applied, monitoring.Restored: metrics.Restored, monitoring.Unchanged: metrics.Unchanged,
+		monitoring.Failed: metrics.Failed, monitoring.Removed: metrics.Deleted,
+	}
+	return func(kind string, outcome monitoring.Outcome) {
+		if change, ok := changes[outcome]; ok { // what the cluster has no resource for is no change
+			counts.Changed(kind, change)
+		}
+	}
 }
 
 // newSecret makes 32 random bytes as hex digits.

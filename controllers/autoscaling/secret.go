@@ -146,6 +146,13 @@ func (s *serving) CurrentCertKeyContent() (certificate, key []byte) {
 	return s.current.Certificate, s.current.Key
 }
 
+// credentials gives what is served now.
+func (s *serving) credentials() credentials {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.current
+}
+
 // AddListener registers who hears of a new certificate.
 func (s *serving) AddListener(l dynamiccertificates.Listener) {
 	s.mu.Lock()

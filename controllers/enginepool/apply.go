@@ -23,8 +23,13 @@ import (
 
 // applyReplicas does what the plan says, in its order, and stops at the first refusal.
 func (r *Reconciler) applyReplicas(ctx context.Context, step *step) error {
+	if len(step.plan.Actions) == 0 {
+		r.Counts.Kept(step.plan.Progressing)
+	}
 	for _, action := range step.plan.Actions {
-		if err := r.applyAction(ctx, step, action); err != nil {
+		err := r.applyAction(ctx, step, action)
+		r.Counts.Acted(action, err)
+		if err != nil {
 			return fmt.Errorf("%s: %w", action.Reason, err)
 		}
 		step.done = append(step.done, action)

@@ -27,6 +27,7 @@ import (
 
 	"github.com/sluice-dev/sluice/api/v1alpha1"
 	"github.com/sluice-dev/sluice/controllers/autoscaling"
+	"github.com/sluice-dev/sluice/controllers/metrics"
 	"github.com/sluice-dev/sluice/controllers/monitoring"
 	"github.com/sluice-dev/sluice/controllers/observe"
 	"github.com/sluice-dev/sluice/controllers/owned"
@@ -55,6 +56,18 @@ type Samples interface {
 	Source() source.Source
 }
 
+// Counts takes what the controller decides, for the operator's own series. *metrics.Metrics has it.
+type Counts interface {
+	// Acted counts an action that was applied, or refused with an error.
+	Acted(action plan.Action, err error)
+	// Kept counts a plan without an action; progressing says that replicas are not yet as allocated.
+	Kept(progressing bool)
+	// Scaled counts a decision about the demand of a pool, which may be its first.
+	Scaled(decision v1alpha1.ScalingDecision, first bool)
+	// Changed counts what was done with an object of a kind.
+	Changed(kind string, change metrics.Change)
+}
+
 // Scalers writes autoscalers of an optional kind. *monitoring.Applier has it.
 type Scalers interface {
 	// Apply brings an object in line; a cluster without its resource is no error.
@@ -68,7 +81,7 @@ type Scalers interface {
 // ScaledObjects is the resource that Scalers must know.
 var ScaledObjects = monitoring.Resource{Kind: autoscaling.ScaledObjectKind, GVR: autoscaling.ScaledObjectResource}
 
-// Config is what a Reconciler works with. All fields but Proofs and PrometheusURL are needed.
+// Config is what a Reconciler works with. All fields but Proofs, PrometheusURL and Counts are needed.
 type Config struct {
 	Client   client.Client // reads from the cache
 	Live     client.Reader // reads from the API server
@@ -80,7 +93,17 @@ type Config struct {
 	Scalers  Scalers
 	// PrometheusURL is where KEDA's triggers ask; empty where nobody may choose provider KEDA.
 	PrometheusURL string
+	// Counts may be nil: nothing is counted.
+	Counts Counts
 }
+
+// uncounted is who counts when nobody does.
+type uncounted struct{}
+
+func (uncounted) Acted(plan.Action, error)              {}
+func (uncounted) Kept(bool)                             {}
+func (uncounted) Scaled(v1alpha1.ScalingDecision, bool) {}
+func (uncounted) Changed(string, metrics.Change)        {}
 
 // Reconciler reconciles EnginePools.
 type Reconciler struct {
@@ -111,9 +134,12 @@ type demandSeen struct {
 
 // New makes a Reconciler that starts now.
 func New(config Config) *Reconciler {
+	if config.Counts == nil {
+		config.Counts = uncounted{}
+	}
 	return &Reconciler{
 		Config:      config,
-		applier:     owned.Applier{Client: config.Client, Live: config.Live},
+		applier:     owned.Applier{Client: config.Client, Live: config.Live, Heard: metrics.HearOwned(config.Counts.Changed)},
 		started:     config.Clock.Now(),
 		loadWritten: map[types.NamespacedName]time.Time{},
 		unwritten:   map[types.NamespacedName]*v1alpha1.Decision{},

@@ -48,10 +48,20 @@ func (r *Reconciler) writeStatus(ctx context.Context, step *step) (again time.Du
 	r.loadWritten[client.ObjectKeyFromObject(pool)] = now
 	delete(r.unwritten, client.ObjectKeyFromObject(pool))
 	r.mu.Unlock()
+	r.countDecision(before.Status.LastDecisions, pool.Status.LastDecisions)
 	r.announce(before, pool)
 	r.announceRollOut(before, pool)
 	r.announceTracing(before, pool)
 	return again, nil
+}
+
+// countDecision counts the newest decision when the status did not tell of it before.
+func (r *Reconciler) countDecision(before, after []v1alpha1.ScalingDecision) {
+	n, m := len(after), len(before)
+	if n == 0 || m > 0 && equality.Semantic.DeepEqual(before[m-1], after[n-1]) {
+		return
+	}
+	r.Counts.Scaled(after[n-1], m == 0)
 }
 
 // keepSame leaves what tells nothing new but that time went by as it was.

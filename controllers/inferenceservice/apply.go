@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/sluice-dev/sluice/api/v1alpha1"
+	"github.com/sluice-dev/sluice/controllers/metrics"
 	"github.com/sluice-dev/sluice/controllers/monitoring"
 	"github.com/sluice-dev/sluice/controllers/owned"
 	"github.com/sluice-dev/sluice/controllers/plan"
@@ -71,7 +72,8 @@ func (s *step) settled() bool {
 func (r *Reconciler) applyPools(ctx context.Context, step *step) error {
 	var failures []error
 	for _, want := range plan.EnginePools(step.service, step.secretHash) {
-		pool, err := r.applyPool(ctx, step, want)
+		pool, change, err := r.applyPool(ctx, step, want)
+		r.Counts.Changed("EnginePool", change)
 		if err != nil {
 			failures = append(failures, err)
 			continue
@@ -107,44 +109,45 @@ func (r *Reconciler) applyMonitor(ctx context.Context, step *step, monitor monit
 	step.monitors = append(step.monitors, result)
 }
 
-// applyPool makes one EnginePool as wanted and returns it as the API server has it.
-func (r *Reconciler) applyPool(ctx context.Context, step *step, want *v1alpha1.EnginePool) (*v1alpha1.EnginePool, error) {
+// applyPool makes one EnginePool as wanted and returns it as the API server has it, with what was done.
+func (r *Reconciler) applyPool(ctx context.Context, step *step, want *v1alpha1.EnginePool) (*v1alpha1.EnginePool, metrics.Change, error) {
 	live, exists := step.pools[want.Name]
 	key := client.ObjectKeyFromObject(want)
 	if !exists {
 		if err := r.checkName(ctx, want); err != nil {
-			return nil, err
+			return nil, metrics.Failed, err
 		}
 		err := r.Client.Create(ctx, want)
 		if err == nil {
 			step.pools[want.Name] = want
-			return want, nil
+			return want, metrics.Created, nil
 		}
 		if !apierrors.IsAlreadyExists(err) {
-			return nil, fmt.Errorf("create EnginePool %s: %w", key, err)
+			return nil, metrics.Failed, fmt.Errorf("create EnginePool %s: %w", key, err)
 		}
 		live = &v1alpha1.EnginePool{}
 		if err := r.Live.Get(ctx, key, live); err != nil {
-			return nil, fmt.Errorf("read EnginePool %s: %w", key, err)
+			return nil, metrics.Failed, fmt.Errorf("read EnginePool %s: %w", key, err)
 		}
 		if err := owned.CheckOwner("EnginePool", live, want.OwnerReferences[0]); err != nil {
-			return nil, err
+			return nil, metrics.Failed, err
 		}
 		step.pools[want.Name] = live
 	}
 	if live.DeletionTimestamp != nil {
-		return nil, &owned.LeftoverError{Kind: "EnginePool", Name: key.String()}
+		return nil, metrics.Failed, &owned.LeftoverError{Kind: "EnginePool", Name: key.String()}
 	}
 	before := live.Spec.DeepCopy()
-	if plan.UpdatePool(live, want) {
-		if err := plan.RecordHistory(live, before, step.service.Generation, r.Clock.Now()); err != nil {
-			return nil, fmt.Errorf("record what EnginePool %s was: %w", key, err)
-		}
-		if err := r.Client.Update(ctx, live); err != nil {
-			return nil, fmt.Errorf("update EnginePool %s: %w", key, err)
-		}
+	if !plan.UpdatePool(live, want) {
+		return live, metrics.Unchanged, nil
 	}
-	return live, nil
+	if err := plan.RecordHistory(live, before, step.service.Generation, r.Clock.Now()); err != nil {
+		return nil, metrics.Failed, fmt.Errorf("record what EnginePool %s was: %w", key, err)
+	}
+	if err := r.Client.Update(ctx, live); err != nil {
+		return nil, metrics.Failed, fmt.Errorf("update EnginePool %s: %w", key, err)
+	}
+	return live, metrics.Updated, nil
 }
 
 // checkName asks the cache whether another has the name of a pool, so that a service that waits for it does not try to
@@ -202,6 +205,7 @@ func (r *Reconciler) retirePools(ctx context.Context, step *step) error {
 			failures = append(failures, fmt.Errorf("delete EnginePool %s: %w", client.ObjectKeyFromObject(pool), err))
 			continue
 		}
+		r.Counts.Changed("EnginePool", metrics.Deleted)
 		r.Monitors.Forget(client.ObjectKeyFromObject(pool))
 		r.Recorder.Eventf(step.service, pool, corev1.EventTypeNormal, "PoolDeleted", "ScaleIn", "pool %s is empty: delete it", pool.Spec.Pool)
 	}

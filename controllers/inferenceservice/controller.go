@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/sluice-dev/sluice/api/v1alpha1"
+	"github.com/sluice-dev/sluice/controllers/metrics"
 	"github.com/sluice-dev/sluice/controllers/monitoring"
 	"github.com/sluice-dev/sluice/controllers/monitoring/dashboards"
 	"github.com/sluice-dev/sluice/controllers/monitoring/rules"
@@ -61,6 +62,12 @@ type Monitors interface {
 	Source(all func(context.Context) []reconcile.Request, of func(context.Context, client.Object) []reconcile.Request) source.Source
 }
 
+// Counts takes what the controller does, for the operator's own series. *metrics.Metrics has it.
+type Counts interface {
+	// Changed counts what was done with an object of a kind.
+	Changed(kind string, change metrics.Change)
+}
+
 // Config is what a Reconciler works with. All fields but options, Dashboards and Proofs are needed.
 type Config struct {
 	Client         client.Client // reads from the cache
@@ -77,6 +84,7 @@ type Config struct {
 	Router plan.RouterDefaults
 	// NewSecret makes the shared secret of a service's engines: hex digits.
 	NewSecret func() (string, error)
+	Counts    Counts
 }
 
 // Reconciler reconciles InferenceServices.
@@ -95,7 +103,7 @@ type Reconciler struct {
 func New(config Config) *Reconciler {
 	return &Reconciler{
 		Config:      config,
-		applier:     owned.Applier{Client: config.Client, Live: config.Live},
+		applier:     owned.Applier{Client: config.Client, Live: config.Live, Heard: metrics.HearOwned(config.Counts.Changed)},
 		loadWritten: map[types.NamespacedName]time.Time{},
 		rulesOf:     map[types.NamespacedName]int64{},
 	}

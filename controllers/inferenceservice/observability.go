@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/sluice-dev/sluice/api/v1alpha1"
+	"github.com/sluice-dev/sluice/controllers/metrics"
 	"github.com/sluice-dev/sluice/controllers/monitoring"
 	"github.com/sluice-dev/sluice/controllers/monitoring/dashboards"
 	"github.com/sluice-dev/sluice/controllers/monitoring/rules"
@@ -118,8 +119,12 @@ func (r *Reconciler) applySet(ctx context.Context, service *v1alpha1.InferenceSe
 		switch {
 		case change.Restored:
 			restored = append(restored, change.Name)
+			r.Counts.Changed("ConfigMap", metrics.Restored)
 		case change.Removed:
 			removed = append(removed, change.Name)
+			r.Counts.Changed("ConfigMap", metrics.Deleted)
+		default:
+			r.Counts.Changed("ConfigMap", metrics.Applied)
 		}
 	}
 	if len(restored) > 0 {

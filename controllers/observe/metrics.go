@@ -6,6 +6,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/utils/clock"
+
+	"github.com/sluice-dev/sluice/controllers/metrics"
 )
 
 // Metrics are the poller's own series, prefix sluice_operator_.
@@ -18,22 +20,14 @@ type Metrics struct {
 // state and the age of the oldest fresh one.
 func NewMetrics(registry prometheus.Registerer, store *Store, clk clock.PassiveClock) (*Metrics, error) {
 	m := &Metrics{
-		polls: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "sluice_operator_polls_total",
-			Help: "Polls of engines for their load, by result.",
-		}, []string{"result"}),
-		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "sluice_operator_poll_seconds",
-			Help:    "Duration of polls of engines for their load.",
-			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5},
-		}),
+		polls:   metrics.Polls.CounterVec(),
+		seconds: metrics.PollSeconds.Histogram(),
 	}
 	for _, o := range outcomes() {
 		m.polls.WithLabelValues(string(o))
 	}
 	for _, c := range []prometheus.Collector{m.polls, m.seconds, &storeCollector{store: store, clock: clk,
-		samples: prometheus.NewDesc("sluice_operator_samples", "Leader pods by the state of their newest sample.", []string{"state"}, nil),
-		age:     prometheus.NewDesc("sluice_operator_sample_age_seconds", "Age of the oldest sample that is fresh.", nil, nil),
+		samples: metrics.Samples.Desc(), age: metrics.SampleAge.Desc(),
 	}} {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("register the poller's metrics: %w", err)

@@ -224,43 +224,43 @@ func TestProofMetrics(t *testing.T) {
 	if _, err := NewProofMetrics(registry, proofs); err != nil {
 		t.Fatal(err)
 	}
-	target := scrapeTarget{pod: key("d-0-0"), pool: key("pool"), service: key("chat"), uid: "1", role: v1alpha1.RoleDecode}
+	target := scrapeTarget{pod: key("d-0-0"), pool: key("chat-decode"), service: key("chat"), uid: "1", role: v1alpha1.RoleDecode}
 	proofs.sync([]scrapeTarget{target})
 	e := Exposition{Ranks: map[RankID]RankSeries{{}: {Running: 1, Families: map[string]bool{}}}, Violations: map[string]float64{"kv_pages": 2, "stages": 0}}
 	for i := range 5 {
 		proofs.put(target, epoch.Add(time.Duration(i)*15*time.Second), e, outcomeOK, nil)
 	}
-	proofs.Note(key("pool"), []Finding{{Pod: "d-0-0", Cause: CauseFamilyMissing}, {Pod: "d-0-0", Cause: CauseStale}, {Pod: "d-0-1", Cause: CauseStale}})
+	proofs.Note(key("chat-decode"), []Finding{{Pod: "d-0-0", Cause: CauseFamilyMissing}, {Pod: "d-0-0", Cause: CauseStale}, {Pod: "d-0-1", Cause: CauseStale}})
 	proofs.services[key("chat")] = &kvLaw{verdict: KVVerdict{Judged: true, Sent: 10, Failed: 1, Received: 9, Broken: "x"}}
 	var want strings.Builder
 	want.WriteString("# HELP sluice_operator_missing_ranks Ranks whose series do not arrive, by cause.\n# TYPE sluice_operator_missing_ranks gauge\n")
 	for cause, n := range map[Cause]int{
 		CauseFamilyMissing: 1, CauseLabelMissing: 0, CauseMonitorSelectorMismatch: 0, CauseNoTarget: 0, CausePolicyBlocks: 0, CauseRankMissing: 0, CauseStale: 2, CauseTargetDown: 0,
 	} {
-		fmt.Fprintf(&want, "sluice_operator_missing_ranks{cause=%q,engine_pool=\"pool\",inference_namespace=\"team-a\"} %d\n", cause, n)
+		fmt.Fprintf(&want, "sluice_operator_missing_ranks{cause=%q,inference_service=\"chat\",namespace=\"team-a\",pool=\"decode\"} %d\n", cause, n)
 	}
 	want.WriteString(`# HELP sluice_operator_frozen_ranks Ranks that hold work and do none.
 # TYPE sluice_operator_frozen_ranks gauge
-sluice_operator_frozen_ranks{engine_pool="pool",inference_namespace="team-a"} 1
+sluice_operator_frozen_ranks{inference_service="chat",namespace="team-a",pool="decode"} 1
 # HELP sluice_operator_ledger_violations Breaches of the laws of the ledger that the living engines of a pool count, by law.
 # TYPE sluice_operator_ledger_violations gauge
-sluice_operator_ledger_violations{engine_pool="pool",inference_namespace="team-a",law="kv_pages"} 2
-sluice_operator_ledger_violations{engine_pool="pool",inference_namespace="team-a",law="stages"} 0
+sluice_operator_ledger_violations{inference_service="chat",law="kv_pages",namespace="team-a",pool="decode"} 2
+sluice_operator_ledger_violations{inference_service="chat",law="stages",namespace="team-a",pool="decode"} 0
 # HELP sluice_operator_kv_bytes Bytes of KV handed over since the set of pods was last another: sent, failed and received.
 # TYPE sluice_operator_kv_bytes gauge
-sluice_operator_kv_bytes{inference_namespace="team-a",inference_service_name="chat",side="failed"} 1
-sluice_operator_kv_bytes{inference_namespace="team-a",inference_service_name="chat",side="received"} 9
-sluice_operator_kv_bytes{inference_namespace="team-a",inference_service_name="chat",side="sent"} 10
+sluice_operator_kv_bytes{inference_service="chat",namespace="team-a",side="failed"} 1
+sluice_operator_kv_bytes{inference_service="chat",namespace="team-a",side="received"} 9
+sluice_operator_kv_bytes{inference_service="chat",namespace="team-a",side="sent"} 10
 # HELP sluice_operator_kv_law_broken 1 when what prefill engines sent is not what decode engines received.
 # TYPE sluice_operator_kv_law_broken gauge
-sluice_operator_kv_law_broken{inference_namespace="team-a",inference_service_name="chat"} 1
+sluice_operator_kv_law_broken{inference_service="chat",namespace="team-a"} 1
 `)
 	if err := testutil.GatherAndCompare(registry, strings.NewReader(want.String()), "sluice_operator_missing_ranks", "sluice_operator_frozen_ranks",
 		"sluice_operator_ledger_violations", "sluice_operator_kv_bytes", "sluice_operator_kv_law_broken"); err != nil {
 		t.Error(err)
 	}
 	proofs.sync(nil)
-	if pods := proofs.Pool(types.NamespacedName{Namespace: "team-a", Name: "pool"}).Pods; len(pods) != 0 || len(proofs.services) != 0 {
+	if pods := proofs.Pool(types.NamespacedName{Namespace: "team-a", Name: "chat-decode"}).Pods; len(pods) != 0 || len(proofs.services) != 0 {
 		t.Errorf("gone pods stay: %v", pods)
 	}
 }

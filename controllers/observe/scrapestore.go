@@ -231,26 +231,34 @@ func (p *scraped) say() string {
 	return text.String()
 }
 
-// poolsOf lists the pools with pods.
-func (s *Proofs) poolNames() []types.NamespacedName {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	pools := map[types.NamespacedName]bool{}
-	for _, p := range s.pods {
-		pools[p.pool] = true
-	}
-	return slices.SortedFunc(maps.Keys(pools), func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) })
+// poolTotals is what the operator's series tell of a pool.
+type poolTotals struct {
+	service    string
+	frozen     int
+	violations map[string]float64 // by law
+	missing    map[Cause]int
 }
 
-// missing counts the findings of a pool by cause.
-func (s *Proofs) missing(pool types.NamespacedName) map[Cause]int {
+// totals gives those of every pool with pods.
+func (s *Proofs) totals() map[types.NamespacedName]*poolTotals {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	counts := map[Cause]int{}
-	for _, f := range s.findings[pool] {
-		counts[f.Cause]++
+	all := map[types.NamespacedName]*poolTotals{}
+	for _, p := range s.pods {
+		t := all[p.pool]
+		if t == nil {
+			t = &poolTotals{service: p.service.Name, violations: map[string]float64{}, missing: map[Cause]int{}}
+			for _, f := range s.findings[p.pool] {
+				t.missing[f.Cause]++
+			}
+			all[p.pool] = t
+		}
+		t.frozen += len(p.Frozen)
+		for law, n := range p.Exposition.Violations {
+			t.violations[law] += n
+		}
 	}
-	return counts
+	return all
 }
 
 // verdicts gives those of all services.

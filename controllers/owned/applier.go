@@ -28,6 +28,8 @@ const (
 	Created Outcome = "Created"
 	// Updated is the outcome when the object was not as wanted.
 	Updated Outcome = "Updated"
+	// Deleted is the outcome when the object was there and is not wanted.
+	Deleted Outcome = "Deleted"
 )
 
 // Applier writes objects with owners.
@@ -36,6 +38,14 @@ type Applier struct {
 	Client client.Client
 	// Live reads from the API server.
 	Live client.Reader
+	// Heard is told of each Apply and each deletion, if it is set.
+	Heard func(kind string, outcome Outcome, err error)
+}
+
+func (a Applier) tell(kind string, outcome Outcome, err error) {
+	if a.Heard != nil {
+		a.Heard(kind, outcome, err)
+	}
 }
 
 // Apply makes the object as wanted. want has a controller owner and no status. Fields that it leaves out are the API
@@ -45,6 +55,12 @@ func (a Applier) Apply(ctx context.Context, want client.Object) (Outcome, error)
 	if err != nil {
 		return Unchanged, err
 	}
+	outcome, err := a.apply(ctx, kind, want)
+	a.tell(kind, outcome, err)
+	return outcome, err
+}
+
+func (a Applier) apply(ctx context.Context, kind string, want client.Object) (Outcome, error) {
 	hash, err := hashOf(want)
 	if err != nil {
 		return Unchanged, fmt.Errorf("encode %s %s: %w", kind, client.ObjectKeyFromObject(want), err)
@@ -115,7 +131,12 @@ func (a Applier) Delete(ctx context.Context, want client.Object) (bool, error) {
 	uid := live.GetUID()
 	err = a.Client.Delete(ctx, live, client.Preconditions{UID: &uid})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return false, fmt.Errorf("delete %s %s: %w", kind, client.ObjectKeyFromObject(want), err)
+		err = fmt.Errorf("delete %s %s: %w", kind, client.ObjectKeyFromObject(want), err)
+		a.tell(kind, Deleted, err)
+		return false, err
+	}
+	if err == nil {
+		a.tell(kind, Deleted, nil)
 	}
 	return err == nil, nil
 }

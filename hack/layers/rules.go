@@ -90,6 +90,11 @@ func Rules() []Rule {
 			Why:   "what a number means depends on nobody who reads it: rows and functions of values, no client, clock or sample store",
 		},
 		{
+			Name: "operator-series-know-no-controller", Dirs: []string{"controllers/metrics"},
+			Deny: append(in("controllers"), "net/http"), Allow: in("controllers/metrics", "controllers/owned", "controllers/plan"),
+			Why: "the operator's table and counters are below the controllers that count with them",
+		},
+		{
 			Name: "gpu-knows-no-request", Dirs: []string{"gpu"},
 			Deny: in(""), Allow: in("gpu"),
 			Why: "a device computes on buffers; requests, schedulers and models are above it",

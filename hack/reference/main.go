@@ -1,6 +1,6 @@
 // Command reference writes the generated pages of docs: metrics.md from the tables of families and laws, stages.md from the
-// table of stages, reference/http.md from that of the engine's routes, and reference/api.md from the definitions of the
-// resources. `make generate` runs it, so the pages cannot fall behind.
+// table of stages, reference/http.md from that of the engine's routes, reference/api.md from the definitions of the
+// resources, and reference/operator-metrics.md from the operator's table. `make generate` runs it, so the pages cannot fall behind.
 //
 //	go run ./hack/reference docs
 package main
@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 
 	"github.com/sluice-dev/sluice/config/crd"
+	operatormetrics "github.com/sluice-dev/sluice/controllers/metrics"
 	"github.com/sluice-dev/sluice/engine/ledger"
 	enginemetrics "github.com/sluice-dev/sluice/engine/metrics"
 	"github.com/sluice-dev/sluice/engine/server"
@@ -39,10 +40,11 @@ func write(dir string) error {
 		return err
 	}
 	pages := map[string][]byte{
-		"metrics.md":        metricsPage(enginemetrics.Families(), routermetrics.Families(), ledger.Laws()),
-		"stages.md":         stagesPage(ledger.Stages()),
-		"reference/api.md":  api,
-		"reference/http.md": httpPage(server.Reference(), server.ErrorCodes()),
+		"metrics.md":                    metricsPage(enginemetrics.Families(), routermetrics.Families(), ledger.Laws()),
+		"stages.md":                     stagesPage(ledger.Stages()),
+		"reference/api.md":              api,
+		"reference/http.md":             httpPage(server.Reference(), server.ErrorCodes()),
+		"reference/operator-metrics.md": operatorPage(operatormetrics.Families(), operatormetrics.Borrowed()),
 	}
 	if err := os.MkdirAll(filepath.Join(dir, "reference"), 0o755); err != nil {
 		return err
