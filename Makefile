@@ -78,7 +78,7 @@ bench-overhead: need-go ## Compare an engine with all metrics and tracing at lev
 TREE = git ls-files -co --exclude-standard | LC_ALL=C sort | xargs -d '\n' sha256sum 2>/dev/null || true
 
 .PHONY: generate
-generate: need-go ## Generate deep copies, CRDs, RBAC, protobuf code, kernels, reference pages and the dashboard
+generate: need-go ## Generate deep copies, CRDs, RBAC, protobuf code, kernels, reference pages, dashboards and the operator's rules
 	$(TOOL) run controller-gen object paths=./api/...
 	$(TOOL) run controller-gen crd paths=./api/... output:crd:dir=config/crd/bases
 	rm -f charts/sluice/files/crds/*.yaml
@@ -87,6 +87,7 @@ generate: need-go ## Generate deep copies, CRDs, RBAC, protobuf code, kernels, r
 	$(GO) generate ./engine/... ./gpu/...
 	$(GO) run ./hack/reference docs
 	$(GO) run ./hack/dashboard monitoring/grafana/dashboards/sglang-dashboard.json
+	$(GO) run ./hack/chart charts/sluice/files
 
 .PHONY: verify
 verify: need-go ## Generate again and fail on any difference; vet, format and lint

@@ -83,7 +83,7 @@ func TestRender(t *testing.T) {
 	}
 	operator := []string{
 		"ClusterRole sluice-edit", "ClusterRole sluice-operator", "ClusterRole sluice-plugin", "ClusterRole sluice-view", "ClusterRoleBinding sluice-operator",
-		"CustomResourceDefinition enginepools.inference.sluice.dev", "CustomResourceDefinition inferenceservices.inference.sluice.dev",
+		"ConfigMap sluice-operator-dashboard", "CustomResourceDefinition enginepools.inference.sluice.dev", "CustomResourceDefinition inferenceservices.inference.sluice.dev",
 		"Deployment sluice-operator", "Role sluice-operator", "RoleBinding sluice-operator", "ServiceAccount sluice-operator",
 	}
 	metricsAPI := []string{
@@ -119,39 +119,6 @@ func TestRender(t *testing.T) {
 	}
 	if !strings.Contains(text, "--disable-metrics-api") {
 		t.Error("the operator is not told that the metrics API is off")
-	}
-}
-
-// TestOperatorMonitor: the operator's own monitor selects the operator's pods, and is made when it is asked for.
-func TestOperatorMonitor(t *testing.T) {
-	text, err := render(t, "monitors.operator=true", `monitors.labels={"release":"prometheus"}`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var pod map[string]string
-	var monitor *unstructured.Unstructured
-	for _, object := range decode(t, text) {
-		switch object.GetKind() {
-		case "Deployment":
-			pod, _, _ = unstructured.NestedStringMap(object.Object, "spec", "template", "metadata", "labels")
-		case "PodMonitor":
-			monitor = object
-		}
-	}
-	if monitor == nil {
-		t.Fatal("there is no PodMonitor")
-	}
-	if monitor.GetLabels()["release"] != "prometheus" {
-		t.Errorf("labels %v", monitor.GetLabels())
-	}
-	selector, _, _ := unstructured.NestedStringMap(monitor.Object, "spec", "selector", "matchLabels")
-	if len(selector) == 0 {
-		t.Error("it selects every pod")
-	}
-	for key, value := range selector {
-		if pod[key] != value {
-			t.Errorf("the selector has %s=%s, the pods %q", key, value, pod[key])
-		}
 	}
 }
 
@@ -244,6 +211,7 @@ func TestValuesRefused(t *testing.T) {
 		{"a namespace with capitals", `operator.watchNamespaces=["Team"]`, "/operator/watchNamespaces/0"},
 		{"a privileged port", `metricsAPI.port=443`, "/metricsAPI/port"},
 		{"a text for a switch", `metricsAPI.enabled="no"`, "/metricsAPI/enabled"},
+		{"a monitor of another kind", `monitors.operatorKind="Probe"`, "/monitors/operatorKind"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

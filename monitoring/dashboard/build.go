@@ -30,12 +30,7 @@ func assemble(o Options, help string, top func(*queries) []panel, rows func(*que
 		source.Uid = cog.ToPtr("${datasource}")
 	}
 	q := &queries{options: o}
-	d := sdk.NewDashboard()
-	d.Uid, d.Title, d.Tags = &o.UID, &o.Title, o.Tags
-	d.Description = &help
-	d.Refresh, d.Time = cog.ToPtr("5s"), &sdk.DashboardDashboardTime{From: "now-30m", To: "now"}
-	d.Editable, d.GraphTooltip = cog.ToPtr(false), cog.ToPtr(sdk.DashboardCursorSyncCrosshair)
-	d.SchemaVersion, d.Version = 41, cog.ToPtr(uint32(12))
+	d := frame(o.UID, o.Title, o.Tags, help)
 	var err error
 	if d.Templating.List, err = variables(q, source); err != nil {
 		return Dashboard{}, err
@@ -48,6 +43,17 @@ func assemble(o Options, help string, top func(*queries) []panel, rows func(*que
 		return Dashboard{}, err
 	}
 	return *d, q.err()
+}
+
+// frame is a dashboard without variables and panels.
+func frame(uid, title string, tags []string, help string) *Dashboard {
+	d := sdk.NewDashboard()
+	d.Uid, d.Title, d.Tags = &uid, &title, tags
+	d.Description = &help
+	d.Refresh, d.Time = cog.ToPtr("5s"), &sdk.DashboardDashboardTime{From: "now-30m", To: "now"}
+	d.Editable, d.GraphTooltip = cog.ToPtr(false), cog.ToPtr(sdk.DashboardCursorSyncCrosshair)
+	d.SchemaVersion, d.Version = 41, cog.ToPtr(uint32(12))
+	return d
 }
 
 // firstTop is the id of the first panel above the rows that has none of its own; those of SGLang's dashboard are below it, those
@@ -110,8 +116,7 @@ func place(panels []panel, source common.DataSourceRef, first, y uint32, add fun
 func variables(q *queries, source common.DataSourceRef) ([]sdk.VariableModel, error) {
 	var list []sdk.VariableModel
 	if q.options.Datasource == "" {
-		v, err := sdk.NewDatasourceVariableBuilder("datasource").Label("data source").Type("prometheus").
-			Current(option("Prometheus", "prometheus")).Build()
+		v, err := datasourceVariable()
 		if err != nil {
 			return nil, err
 		}
@@ -122,18 +127,33 @@ func variables(q *queries, source common.DataSourceRef) ([]sdk.VariableModel, er
 		chosen = append(chosen, fmt.Sprintf("%s=%q", m.Label, m.Value))
 	}
 	for _, label := range variableLabels(q.options) {
-		query := fmt.Sprintf("label_values({%s}, %s)", strings.Join(append([]string{`__name__=~"sglang[:_]num_running_reqs"`}, chosen...), ", "), label)
-		v, err := sdk.NewQueryVariableBuilder(label).Label(strings.ReplaceAll(label, "_", " ")).Datasource(source).
-			Query(sdk.StringOrMap{String: &query}).Definition(query).
-			Refresh(sdk.VariableRefreshOnTimeRangeChanged).Sort(sdk.VariableSortNaturalAsc).
-			Multi(true).IncludeAll(true).AllValue(".*").Current(option("All", "$__all")).Build()
+		v, err := labelVariable(label, "{"+strings.Join(append([]string{`__name__=~"sglang[:_]num_running_reqs"`}, chosen...), ", ")+"}", source)
 		if err != nil {
-			return nil, fmt.Errorf("variable %s: %w", label, err)
+			return nil, err
 		}
 		list = append(list, v)
 		chosen = append(chosen, fmt.Sprintf(`%s=~"$%s"`, label, label))
 	}
 	return list, nil
+}
+
+// datasourceVariable lets the reader choose the data source.
+func datasourceVariable() (sdk.VariableModel, error) {
+	return sdk.NewDatasourceVariableBuilder("datasource").Label("data source").Type("prometheus").
+		Current(option("Prometheus", "prometheus")).Build()
+}
+
+// labelVariable lets the reader choose among the values that a label has on series of a selector.
+func labelVariable(label, selector string, source common.DataSourceRef) (sdk.VariableModel, error) {
+	query := fmt.Sprintf("label_values(%s, %s)", selector, label)
+	v, err := sdk.NewQueryVariableBuilder(label).Label(strings.ReplaceAll(label, "_", " ")).Datasource(source).
+		Query(sdk.StringOrMap{String: &query}).Definition(query).
+		Refresh(sdk.VariableRefreshOnTimeRangeChanged).Sort(sdk.VariableSortNaturalAsc).
+		Multi(true).IncludeAll(true).AllValue(".*").Current(option("All", "$__all")).Build()
+	if err != nil {
+		return v, fmt.Errorf("variable %s: %w", label, err)
+	}
+	return v, nil
 }
 
 // variableLabels lists what readers filter by: models first, then where their engines are, then ranks.

@@ -12,6 +12,9 @@
 //   - totals leave the series of single priorities out, which repeat what the totals count;
 //   - a mean is a sum over a sum, never a mean of means; a quotient without a denominator is absent, not NaN.
 //
+// The dashboard of the operator (operator.go) is built of the same panels, over the operator's own families; hack/chart writes it
+// into the chart.
+//
 // hack/dashboard writes the checked-in dashboard of monitoring/grafana with it; the operator's dashboards of tenants are
 // built by the same call.
 package dashboard

@@ -11,6 +11,11 @@ app.kubernetes.io/name: sluice-operator
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
+{{- /* Where the pages of docs/ are. */ -}}
+{{- define "sluice.runbooks" -}}
+{{ .Values.runbookURL | default "https://github.com/sluice-dev/sluice/blob/main/docs" | trimSuffix "/" }}
+{{- end }}
+
 {{- define "sluice.labels" -}}
 {{ include "sluice.selector" . }}
 app.kubernetes.io/component: operator

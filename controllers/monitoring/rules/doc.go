@@ -11,4 +11,6 @@
 //   - every recorded series and every alert has these three labels;
 //   - a sentinel is no number: −1 and NaN are left out before anything is averaged;
 //   - a quotient without a denominator is absent: no traffic is neither good nor bad, and fires nothing.
+//
+// operator.go has the alerts about the operator itself, which the chart installs; hack/chart calls Operator.
 package rules

@@ -71,25 +71,30 @@ func recordingRules(s *scope, list []recording) []monitoringv1.Rule {
 }
 
 func alertingRules(s *scope, list []alert, options Options) []monitoringv1.Rule {
-	base := options.Runbooks
-	if base == "" {
-		base = DefaultRunbooks
-	}
 	// What a template knows are the labels of what the query finds, and few queries keep the service's.
 	named := strings.NewReplacer("SERVICE", s.service)
 	rules := make([]monitoringv1.Rule, len(list))
 	for i, a := range list {
 		labels := s.labels(a.labels)
 		labels["severity"] = a.severity
-		rules[i] = monitoringv1.Rule{
-			Alert: a.name, Expr: intstr.FromString(a.expr), Labels: labels,
-			Annotations: map[string]string{
-				"summary": named.Replace(a.summary), "description": named.Replace(a.description), "runbook_url": strings.TrimSuffix(base, "/") + "/" + a.anchor,
-			},
-		}
-		if a.wait != "" {
-			rules[i].For = new(monitoringv1.Duration(a.wait))
-		}
+		rules[i] = a.rule(labels, named, options.Runbooks)
 	}
 	return rules
+}
+
+// rule gives the alert as prometheus-operator has it, with links to pages under runbooks, by default DefaultRunbooks.
+func (a alert) rule(labels map[string]string, named *strings.Replacer, runbooks string) monitoringv1.Rule {
+	if runbooks == "" {
+		runbooks = DefaultRunbooks
+	}
+	rule := monitoringv1.Rule{
+		Alert: a.name, Expr: intstr.FromString(a.expr), Labels: labels,
+		Annotations: map[string]string{
+			"summary": named.Replace(a.summary), "description": named.Replace(a.description), "runbook_url": strings.TrimSuffix(runbooks, "/") + "/" + a.anchor,
+		},
+	}
+	if a.wait != "" {
+		rule.For = new(monitoringv1.Duration(a.wait))
+	}
+	return rule
 }
