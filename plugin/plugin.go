@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-dev/sluice/plugin/cluster"
 	"github.com/sluice-dev/sluice/plugin/reach"
+	"github.com/sluice-dev/sluice/plugin/view"
 )
 
 // Output is the form of an answer.
@@ -85,7 +86,7 @@ func (p *Plugin) writeJSONLine(document any) error {
 
 // warn tells of what the answer lacks, beside it.
 func (p *Plugin) warn(text string) {
-	_, _ = fmt.Fprintln(p.Err, "kubectl-sluice: "+strings.Join(strings.Fields(text), " "))
+	_, _ = fmt.Fprintln(p.Err, "kubectl-sluice: "+view.Plain(strings.Join(strings.Fields(text), " ")))
 }
 
 func (p *Plugin) time() string { return p.Now().UTC().Format(time.RFC3339) }

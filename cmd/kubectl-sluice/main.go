@@ -13,6 +13,8 @@ import (
 	"syscall"
 
 	"k8s.io/klog/v2"
+
+	"github.com/sluice-dev/sluice/plugin/view"
 )
 
 // exitInterrupted is what shells expect of a program that Ctrl-C ended.
@@ -30,6 +32,6 @@ func main() {
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):
 		os.Exit(exitInterrupted)
 	}
-	fmt.Fprintln(os.Stderr, "kubectl-sluice:", strings.Join(strings.Fields(err.Error()), " "))
+	fmt.Fprintln(os.Stderr, "kubectl-sluice:", view.Plain(strings.Join(strings.Fields(err.Error()), " ")))
 	os.Exit(1)
 }

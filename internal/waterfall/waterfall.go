@@ -13,16 +13,16 @@ const columns = 48
 // Line gives a line: a name, its beginning and its length, and a bar of [start, start+nanos) on the scale of [0, scale), all in
 // nanoseconds. What takes any time takes a column at least.
 func Line(name string, start, nanos, scale int64) string {
-	return fmt.Sprintf("    %-26s %12s + %12s ms |%s|\n", name, Millis(start), Millis(nanos), bar(start, nanos, scale))
+	return fmt.Sprintf("    %-26s %12s + %12s ms |%s|\n", OneLine(name), Millis(start), Millis(nanos), bar(start, nanos, scale))
 }
 
 // Millis gives nanoseconds as milliseconds to the microsecond.
 func Millis(nanos int64) string { return fmt.Sprintf("%.3f", float64(nanos)/1e6) }
 
-// OneLine makes what a client named fit for a line of text.
+// OneLine makes what a client named fit for a line of a terminal: control characters, those of eight bits too, become "?".
 func OneLine(s string) string {
 	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
+		if r < ' ' || r >= 0x7f && r < 0xa0 {
 			return '?'
 		}
 		return r

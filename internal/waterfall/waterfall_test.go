@@ -28,7 +28,7 @@ func TestLine(t *testing.T) {
 			}
 		})
 	}
-	if got := OneLine("a\nb\x7f"); got != "a?b?" {
+	if got := OneLine("a\nb\x7f\u009b31mé"); got != "a?b??31mé" {
 		t.Errorf("%q", got)
 	}
 }

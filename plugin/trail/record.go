@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+
+	"github.com/sluice-dev/sluice/internal/waterfall"
 )
 
 // RouterRecord is a request in a router's /debug/requests. Times are nanoseconds.
@@ -125,7 +127,7 @@ func (r *RouterRecord) Rooms() []int64 {
 // outcome says how a request ended, or where it is.
 func outcome(ended *string, stage string) string {
 	if ended == nil {
-		return "in flight, " + stage
+		return "in flight, " + waterfall.OneLine(stage)
 	}
-	return strings.TrimSpace(*ended)
+	return waterfall.OneLine(strings.TrimSpace(*ended))
 }

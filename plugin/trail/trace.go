@@ -93,7 +93,7 @@ func (t *Trace) several() bool {
 }
 
 func (r *RouterPart) draw(b *strings.Builder, begin, scale int64) {
-	fmt.Fprintf(b, "router %s  %s  %s %s", r.Pod, waterfall.OneLine(cmp.Or(r.RID, "(no rid)")), r.Route, outcome(r.Outcome, r.Stage))
+	fmt.Fprintf(b, "router %s  %s  %s %s", r.Pod, waterfall.OneLine(cmp.Or(r.RID, "(no rid)")), waterfall.OneLine(r.Route), outcome(r.Outcome, r.Stage))
 	if r.Status != 0 {
 		fmt.Fprintf(b, " (%d)", r.Status)
 	}
@@ -109,7 +109,7 @@ func (r *RouterPart) draw(b *strings.Builder, begin, scale int64) {
 			fmt.Fprintf(b, ", room %d", *a.Room)
 		}
 		if a.Failed != "" {
-			fmt.Fprintf(b, ": %s: %s", a.Failed, waterfall.OneLine(a.Error))
+			fmt.Fprintf(b, ": %s: %s", waterfall.OneLine(a.Failed), waterfall.OneLine(a.Error))
 		}
 		b.WriteByte('\n')
 	}
