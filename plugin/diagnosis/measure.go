@@ -217,13 +217,14 @@ func (o Observation) front() Front {
 	f.TokenizeMean = mean("sglang_func_latency_seconds", tokenize)
 	f.InFlight = (o.Before.total("sluice_requests_in_flight", nil) + o.After.total("sluice_requests_in_flight", nil)) / 2
 	f.CPU = sum("process_cpu_seconds_total", nil) / o.Seconds / positive(o.After.total("go_sched_gomaxprocs_threads", nil))
-	of := match{"priority": ""}
+	// Each request is in the series of its own priority, of those of ranks alone one series is the total.
+	var of, total match = nil, match{"priority": ""}
 	first := "sglang_time_to_first_token_seconds"
 	if o.Role == "Prefill" {
 		first = "sglang_e2e_request_latency_seconds"
 	}
 	f.BeforeFirst = sum(first, of) / o.Seconds
-	f.InRanks = sum("sglang_queue_time_seconds", of)
+	f.InRanks = sum("sglang_queue_time_seconds", total)
 	for _, stage := range rankStages() {
 		f.InRanks += known(sum("sglang_per_stage_req_latency_seconds", match{"stage": stage, "priority": ""}))
 	}
@@ -233,11 +234,11 @@ func (o Observation) front() Front {
 	f.E2E = mean("sglang_e2e_request_latency_seconds", of)
 	f.Ended = sum("sluice_request_outcomes_total", of) / o.Seconds
 	outcomes := func(names ...string) float64 {
-		total := 0.0
+		ended := 0.0
 		for _, name := range names {
-			total += sum("sluice_request_outcomes_total", match{"outcome": name, "priority": ""})
+			ended += sum("sluice_request_outcomes_total", match{"outcome": name})
 		}
-		return total / o.Seconds
+		return ended / o.Seconds
 	}
 	f.Refused = outcomes("refused", "preempted", "timeout")
 	f.Failed = outcomes("bootstrap_failed", "transfer_failed", "internal_error")

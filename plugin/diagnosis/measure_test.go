@@ -34,6 +34,18 @@ sglang:cached_tokens_total{cache_source="device"} 5
 process_cpu_seconds_total 4
 # TYPE sluice_requests_in_flight gauge
 sluice_requests_in_flight 2
+# TYPE sluice_request_outcomes_total counter
+sluice_request_outcomes_total{outcome="stop",priority=""} 10
+sluice_request_outcomes_total{outcome="stop",priority="5"} 20
+sluice_request_outcomes_total{outcome="internal_error",priority="5"} 1
+# TYPE sglang:time_to_first_token_seconds histogram
+sglang:time_to_first_token_seconds_sum{priority="5"} 2
+sglang:time_to_first_token_seconds_count{priority="5"} 20
+# TYPE sglang:queue_time_seconds histogram
+sglang:queue_time_seconds_sum{dp_rank="0",priority=""} 1
+sglang:queue_time_seconds_count{dp_rank="0",priority=""} 10
+sglang:queue_time_seconds_sum{dp_rank="0",priority="5"} 1
+sglang:queue_time_seconds_count{dp_rank="0",priority="5"} 10
 `
 
 const after = `# TYPE sglang:realtime_tokens_total counter
@@ -64,6 +76,18 @@ process_cpu_seconds_total 14
 go_sched_gomaxprocs_threads 4
 # TYPE sluice_requests_in_flight gauge
 sluice_requests_in_flight 4
+# TYPE sluice_request_outcomes_total counter
+sluice_request_outcomes_total{outcome="stop",priority=""} 20
+sluice_request_outcomes_total{outcome="stop",priority="5"} 40
+sluice_request_outcomes_total{outcome="internal_error",priority="5"} 11
+# TYPE sglang:time_to_first_token_seconds histogram
+sglang:time_to_first_token_seconds_sum{priority="5"} 12
+sglang:time_to_first_token_seconds_count{priority="5"} 40
+# TYPE sglang:queue_time_seconds histogram
+sglang:queue_time_seconds_sum{dp_rank="0",priority=""} 6
+sglang:queue_time_seconds_count{dp_rank="0",priority=""} 30
+sglang:queue_time_seconds_sum{dp_rank="0",priority="5"} 6
+sglang:queue_time_seconds_count{dp_rank="0",priority="5"} 30
 `
 
 func TestMeasure(t *testing.T) {
@@ -93,8 +117,8 @@ func TestMeasure(t *testing.T) {
 			{Pool: "main", Role: "Unified", Engine: "a", DP: 1, Seconds: 10, PrefillShare: nan,
 				Decoded: nan, Computed: 0, Found: 0, Effective: nan, Idle: nan, CPU: nan, Retractions: nan, LostTokens: nan},
 		},
-		Fronts: []Front{{Pool: "main", Role: "Unified", Engine: "a", Seconds: 10, Tokenizing: 0.5, Dispatching: 0, TokenizeMean: 0.25, BeforeFirst: nan, InRanks: nan, InFlight: 3, CPU: 0.25,
-			TTFT: nan, ITL: nan, E2E: nan, Ended: nan, Refused: nan, Failed: nan, FoundBy: map[string]float64{"device": 10, "host": 5}}},
+		Fronts: []Front{{Pool: "main", Role: "Unified", Engine: "a", Seconds: 10, Tokenizing: 0.5, Dispatching: 0, TokenizeMean: 0.25, BeforeFirst: 1, InRanks: 0.5, InFlight: 3, CPU: 0.25,
+			TTFT: 0.5, ITL: nan, E2E: nan, Ended: 4, Refused: 0, Failed: 1, FoundBy: map[string]float64{"device": 10, "host": 5}}},
 	}
 	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b float64) bool { return a == b || math.IsNaN(a) && math.IsNaN(b) })); diff != "" {
 		t.Errorf("facts (-want +got):\n%s", diff)

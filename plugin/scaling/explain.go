@@ -1,6 +1,7 @@
 package scaling
 
 import (
+	"math"
 	"time"
 
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
@@ -161,7 +162,7 @@ func (in *Input) compute(current int32) {
 		in.Within, in.Computed = true, new(current)
 		return
 	}
-	in.Computed = new(int32((v*int64(in.Replicas) + t - 1) / t))
+	in.Computed = new(int32(min((v*int64(in.Replicas)+t-1)/t, math.MaxInt32)))
 }
 
 func newNow(scaler *autoscalingv2.HorizontalPodAutoscaler) *Now {

@@ -32,6 +32,7 @@ func TestCompute(t *testing.T) {
 		{"no value", "that is never a number", "", "800m", 2, 2, nil, false},
 		{"a sentinel", "that is never a number", "-1", "800m", 2, 2, nil, false},
 		{"no target", "", "1", "0", 2, 2, nil, false},
+		{"huge", "a delay that no number of replicas ends", "1G", "1m", 50, 2, new(int32(math.MaxInt32)), false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			in := Input{Value: tc.value, Target: tc.target, Replicas: tc.replicas}
