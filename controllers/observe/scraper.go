@@ -25,7 +25,8 @@ type ScraperConfig struct {
 	Interval time.Duration
 	// Timeout of one scrape; by default 5 s, at most the interval.
 	Timeout time.Duration
-	// Concurrency is how many scrapes run at a time; by default 8.
+	// Concurrency is how many scrapes run at a time; by default 8. As many more run of what failed the last time, so that dead
+	// engines never delay live ones.
 	Concurrency int
 	// LimitBytes is the largest exposition that is read; by default 16 MiB.
 	LimitBytes int64
@@ -94,15 +95,17 @@ type scrapeTarget struct {
 
 // task is something that is done again and again: a scrape of a pod, or the questions about a pool.
 type task struct {
-	due   time.Time
-	under bool // it is under way
-	run   func(context.Context) (next time.Duration)
+	due     time.Time
+	under   bool // it is under way
+	failing bool // its newest run failed; it changes only while the task is not under way
+	run     func(context.Context) (next time.Duration, ok bool)
 }
 
 // done is the end of a task's run.
 type done struct {
 	task *task
 	next time.Time
+	ok   bool
 }
 
 // tick is how often the Scraper looks for what is due.
@@ -115,23 +118,26 @@ func (s *Scraper) Start(ctx context.Context) error {
 		pods  = map[types.NamespacedName]*podTask{}
 		pools = map[types.NamespacedName]*task{}
 		ended = make(chan done)
-		under int
+		under = map[bool]int{} // tasks under way, by failing
 		scan  time.Time
 	)
-	start := func(t *task) {
-		under++
+	start := func(t *task, now time.Time) {
+		if t.under || t.due.After(now) || under[t.failing] >= s.cfg.Concurrency {
+			return
+		}
+		under[t.failing]++
 		t.under = true
 		go func() {
-			wait := t.run(ctx)
-			ended <- done{t, s.cfg.Clock.Now().Add(wait)}
+			wait, ok := t.run(ctx)
+			ended <- done{t, s.cfg.Clock.Now().Add(wait), ok}
 		}()
 	}
 	finish := func(d done) {
-		under--
-		d.task.under, d.task.due = false, d.next
+		under[d.task.failing]--
+		d.task.under, d.task.due, d.task.failing = false, d.next, !d.ok
 	}
 	defer func() {
-		for under > 0 {
+		for under[false]+under[true] > 0 {
 			finish(<-ended)
 		}
 	}()
@@ -146,14 +152,12 @@ func (s *Scraper) Start(ctx context.Context) error {
 		}
 		// 2. Start what is due.
 		for _, p := range pods {
-			if under < s.cfg.Concurrency && !p.under && p.target.url != "" && !p.due.After(now) {
-				start(&p.task)
+			if p.target.url != "" {
+				start(&p.task, now)
 			}
 		}
 		for _, t := range pools {
-			if under < s.cfg.Concurrency && !t.under && !t.due.After(now) {
-				start(t)
-			}
+			start(t, now)
 		}
 		// 3. Wait for an end or for the next look.
 		timer := s.cfg.Clock.NewTimer(tick)
@@ -195,7 +199,7 @@ func (s *Scraper) scan(ctx context.Context, now time.Time, pods map[types.Namesp
 		if p == nil || p.target.uid != t.uid || p.target.url != t.url {
 			// The first scrape comes at once; the jitter of the next ones spreads them.
 			p = &podTask{task: task{due: now}, target: t}
-			p.run = func(ctx context.Context) time.Duration { return s.scrape(ctx, t) }
+			p.run = func(ctx context.Context) (time.Duration, bool) { return s.scrape(ctx, t) }
 			pods[t.pod] = p
 		}
 	}
@@ -212,7 +216,7 @@ func (s *Scraper) scan(ctx context.Context, now time.Time, pods map[types.Namesp
 	for _, t := range targets {
 		names[t.pool] = true
 		if pools[t.pool] == nil {
-			pools[t.pool] = &task{due: now, run: func(ctx context.Context) time.Duration { return s.ask(ctx, t.pool, t.role) }}
+			pools[t.pool] = &task{due: now, run: func(ctx context.Context) (time.Duration, bool) { return s.ask(ctx, t.pool, t.role) }}
 		}
 	}
 	for pool := range pools {
@@ -252,12 +256,12 @@ func started(pod *corev1.Pod) bool {
 	return false
 }
 
-// scrape reads one pod, and says when to do so again.
-func (s *Scraper) scrape(ctx context.Context, t scrapeTarget) time.Duration {
+// scrape reads one pod, and says when to do so again and whether it answered.
+func (s *Scraper) scrape(ctx context.Context, t scrapeTarget) (next time.Duration, ok bool) {
 	sent := s.cfg.Clock.Now()
 	e, result, err := fetchExposition(ctx, s.client, t.url, t.role, s.cfg.LimitBytes)
 	if ctx.Err() != nil {
-		return 0
+		return 0, false
 	}
 	s.cfg.Metrics.scraped(result, s.cfg.Clock.Now().Sub(sent))
 	s.cfg.Proofs.put(t, sent, e, result, err)
@@ -265,20 +269,20 @@ func (s *Scraper) scrape(ctx context.Context, t scrapeTarget) time.Duration {
 	if err != nil {
 		wait /= 3
 	}
-	return wait - s.cfg.Clock.Now().Sub(sent) + time.Duration((s.cfg.Random()-0.5)*0.2*float64(wait))
+	return wait - s.cfg.Clock.Now().Sub(sent) + time.Duration((s.cfg.Random()-0.5)*0.2*float64(wait)), err == nil
 }
 
-// ask asks Prometheus about one pool, and says when to do so again.
-func (s *Scraper) ask(ctx context.Context, pool types.NamespacedName, role v1alpha1.Role) time.Duration {
+// ask asks Prometheus about one pool, and says when to do so again and whether it answered.
+func (s *Scraper) ask(ctx context.Context, pool types.NamespacedName, role v1alpha1.Role) (next time.Duration, ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
 	stored := s.cfg.Prometheus.Ask(ctx, pool, role, s.cfg.Clock.Now())
 	if errors.Is(stored.Err, context.Canceled) {
-		return 0
+		return 0, false
 	}
 	s.cfg.Metrics.asked(stored.Err)
 	s.cfg.Proofs.putStored(pool, stored)
-	return s.cfg.Interval + time.Duration((s.cfg.Random()-0.5)*0.2*float64(s.cfg.Interval))
+	return s.cfg.Interval + time.Duration((s.cfg.Random()-0.5)*0.2*float64(s.cfg.Interval)), stored.Err == nil
 }
 
 // fetchExposition asks one pod for its metrics. Errors are short and stable: they go into conditions.

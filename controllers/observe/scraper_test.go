@@ -37,6 +37,12 @@ type proofRig struct {
 
 func newProofRig(t *testing.T, prom *Prometheus, pods ...*corev1.Pod) *proofRig {
 	t.Helper()
+	return newProofRigWith(t, 500*time.Millisecond, prom, pods...)
+}
+
+// newProofRigWith also says how long a scrape may take.
+func newProofRigWith(t *testing.T, timeout time.Duration, prom *Prometheus, pods ...*corev1.Pod) *proofRig {
+	t.Helper()
 	scheme := runtime.NewScheme()
 	if err := corev1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
@@ -57,7 +63,7 @@ func newProofRig(t *testing.T, prom *Prometheus, pods ...*corev1.Pod) *proofRig 
 		t.Fatal(err)
 	}
 	scraper, err := NewScraper(ScraperConfig{
-		Timeout: 500 * time.Millisecond, LimitBytes: 1 << 20, Pods: r.pods, Proofs: r.proofs, Prometheus: prom, Metrics: series,
+		Timeout: timeout, LimitBytes: 1 << 20, Pods: r.pods, Proofs: r.proofs, Prometheus: prom, Metrics: series,
 		Clock: r.clock, Random: func() float64 { return 0.5 }, Log: testr.New(t),
 	})
 	if err != nil {
@@ -211,6 +217,45 @@ func TestScraperTargets(t *testing.T) {
 	r.eventually(time.Second, func() string {
 		if _, there := r.proofs.Pool(key("pool")).Pods["b"]; there {
 			return "b is still there"
+		}
+		return ""
+	})
+}
+
+// TestScraperOfDeadEngines: engines that accept a connection and say nothing take all places for as long as they may, and a
+// live one is read as before.
+func TestScraperOfDeadEngines(t *testing.T) {
+	live := metricsServer(t, func() (int, []byte) { return 200, engineText(t, v1alpha1.RoleDecode) })
+	var hang atomic.Bool
+	dead := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		if hang.Load() {
+			<-request.Context().Done()
+		}
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}))
+	t.Cleanup(dead.Close)
+	pods := []*corev1.Pod{leader(t, "live", live.URL, decodePod)}
+	for i := range 8 {
+		pods = append(pods, leader(t, fmt.Sprintf("dead-%d", i), dead.URL, decodePod))
+	}
+	r := newProofRigWith(t, time.Minute, nil, pods...)
+	r.eventually(time.Second, func() string {
+		asked := 0
+		for _, reading := range r.proofs.Pool(key("pool")).Pods {
+			if !reading.Taken.IsZero() || reading.Err != nil {
+				asked++
+			}
+		}
+		if asked < len(pods) {
+			return fmt.Sprintf("%d of %d engines were asked", asked, len(pods))
+		}
+		return ""
+	})
+	hang.Store(true)
+	until := r.clock.Now().Add(4 * 15 * time.Second)
+	r.eventually(time.Second, func() string {
+		if taken := r.reading("live").Taken; taken.Before(until) {
+			return fmt.Sprintf("the live engine was read at %s last, and it is %s", taken, r.clock.Now())
 		}
 		return ""
 	})
