@@ -33,7 +33,7 @@ type DashboardsSpec struct {
 	// Folder is the title of Grafana's folder. By default the tenant, with the namespace behind it where that has another name.
 	// +optional
 	// +kubebuilder:validation:MaxLength=100
-	// +kubebuilder:validation:XValidation:rule="!self.contains('/') && self.matches('^[^[:cntrl:]]*$')",message="observability.dashboards.folder is the title of one folder: without '/', for example Team A"
+	// +kubebuilder:validation:XValidation:rule="!self.contains('/') && self != '.' && self != '..' && self.matches('^[^[:cntrl:]]*$')",message="observability.dashboards.folder is the title of one folder: without '/', for example Team A"
 	Folder string `json:"folder,omitempty"`
 }
 

@@ -269,6 +269,9 @@ func TestServiceRefused(t *testing.T) {
 		{"folder of folders", func(s, _ map[string]any) {
 			s["observability"] = map[string]any{"dashboards": map[string]any{"folder": "a/b"}}
 		}, "observability.dashboards.folder is the title of one folder: without '/', for example Team A"},
+		{"folder above the others", func(s, _ map[string]any) {
+			s["observability"] = map[string]any{"dashboards": map[string]any{"folder": ".."}}
+		}, "observability.dashboards.folder is the title of one folder: without '/', for example Team A"},
 		{"limit below a rank", func(s, _ map[string]any) { s["observability"] = map[string]any{"sampleLimit": int64(100)} },
 			"spec.observability.sampleLimit in body should be greater than or equal to 500"},
 		{"unknown policy for frozen replicas", func(s, _ map[string]any) { s["observability"] = map[string]any{"frozenPolicy": "Delete"} },
