@@ -336,6 +336,9 @@ func overlay(template *corev1.PodTemplateSpec, spec v1alpha1.EnginePoolSpec) err
 	if err := checkKeys(result.ObjectMeta); err != nil {
 		return err
 	}
+	if policy := result.Spec.RestartPolicy; policy != corev1.RestartPolicyNever {
+		return fmt.Errorf("template: spec.restartPolicy is %s, and the operator replaces the whole replica when an engine ends; leave it out", policy)
+	}
 	for _, container := range result.Spec.Containers {
 		if container.Name == EngineContainer {
 			*template = result

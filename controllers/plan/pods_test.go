@@ -271,6 +271,7 @@ func TestPodTemplate(t *testing.T) {
 		"the engine is gone":  `{"spec": {"containers": [{"$patch": "delete", "name": "engine"}]}}`,
 		"containers in a map": `{"spec": {"containers": {}}}`,
 		"a misspelt field":    `{"spec": {"nodeSelectr": {"gpu": "h200"}}}`,
+		"restarts in place":   `{"spec": {"restartPolicy": "Always"}}`,
 		"born draining":       `{"metadata": {"annotations": {"inference.sluice.dev/draining": "2026-01-02T03:04:05Z"}}}`,
 		"of another service":  `{"metadata": {"labels": {"inference.sluice.dev/service": "other"}}}`,
 	} {
