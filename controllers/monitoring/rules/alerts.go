@@ -110,15 +110,16 @@ func routerAlerts(s *scope, service *v1alpha1.InferenceService) []alert {
 	ready := aggregate("max", []string{"role"}, s.router("sluice_router_engines", `state="ready"`, `role=~"`+strings.Join(roleLabels(service), "|")+`"`))
 	asked := "(" + aggregate("sum", nil, s.router("sluice_router_in_flight_requests")) + " > 0\nor\n" +
 		"sum(rate(" + s.router("sluice_router_requests_total", `code="503"`) + "[5m])) > 0)"
+	patience := wakeMinutes(service)
 	answers := func(where ...string) string {
 		return "sum(rate(" + s.router("sluice_router_requests_total", where...) + "[5m]))"
 	}
 	return []alert{
 		{
-			name: "SluiceRouterWithoutEngines", severity: severityCritical, wait: "5m", anchor: "diagnosis.md#the-router-has-no-engines",
+			name: "SluiceRouterWithoutEngines", severity: severityCritical, wait: fmt.Sprintf("%dm", patience), anchor: "diagnosis.md#the-router-has-no-engines",
 			expr:        ready + " == 0\nand on ()\n" + asked,
 			summary:     "Clients ask SERVICE and no {{ $labels.role }} engine is ready",
-			description: "For 5 minutes the router of SERVICE has had requests and no {{ $labels.role }} engine to send them to.",
+			description: fmt.Sprintf("For %d minutes the router of SERVICE has had requests and no {{ $labels.role }} engine to send them to.", patience),
 			help:        "the router has requests and no ready engine of a role",
 		},
 		{
@@ -187,6 +188,20 @@ func ledgerAlerts(s *scope) []alert {
 			help:        "submitted requests are not those that ended and those in flight together",
 		},
 	}
+}
+
+// wakeMinutes is for how many minutes a router may have requests and no engine: 5, and where a pool may be empty, longer than
+// requests are held while it wakes.
+func wakeMinutes(service *v1alpha1.InferenceService) int32 {
+	const least = 5
+	if !slices.ContainsFunc(service.Spec.Pools, func(p v1alpha1.PoolSpec) bool { return p.Autoscaling != nil && p.Autoscaling.Min() == 0 }) {
+		return least
+	}
+	seconds := int32(v1alpha1.DefaultWakeUpSeconds)
+	if service.Spec.Router.WakeUpSeconds != nil {
+		seconds = *service.Spec.Router.WakeUpSeconds
+	}
+	return max(least, seconds/60+1)
 }
 
 // roleLabels are the router's words for the roles of a service, each once.

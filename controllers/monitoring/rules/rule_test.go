@@ -294,6 +294,32 @@ func anchorOf(heading string) string {
 	}, strings.ToLower(heading))
 }
 
+// TestPatience: while a pool wakes its requests are held, and that is no fault.
+func TestPatience(t *testing.T) {
+	for _, tc := range []struct {
+		name, reason string
+		min          int32
+		wake         *int32
+		want         monitoringv1.Duration
+	}{
+		{"Always", "some engine ought to be ready", 1, new(int32(1800)), "5m"},
+		{"Default", "a request is held for 300 s", 0, nil, "6m"},
+		{"Slow", "a model that loads for long", 0, new(int32(1800)), "31m"},
+		{"Quick", "as others", 0, new(int32(30)), "5m"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := unified()
+			s.Spec.Router.WakeUpSeconds = tc.wake
+			s.Spec.Pools[0].Autoscaling = &v1alpha1.AutoscalingSpec{MinReplicas: &tc.min}
+			each(build(t, s, Options{}), func(r monitoringv1.Rule) {
+				if r.Alert == "SluiceRouterWithoutEngines" && (r.For == nil || *r.For != tc.want) {
+					t.Errorf("it waits %v, want %s: %s", r.For, tc.want, tc.reason)
+				}
+			})
+		})
+	}
+}
+
 // TestPage: docs/alerts.md lists every alert with its severity and its wait, and every recorded series, and no other.
 func TestPage(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/alerts.md")
