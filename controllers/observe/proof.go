@@ -110,6 +110,9 @@ func Prove(role v1alpha1.Role, expected []ExpectedPod, proof PoolProof, now time
 				reached = reading.Taken
 			}
 			stored, isStored := proveStored(role, pod, rank, reached, proof, now)
+			if grace := pod.Since.Add(storedGrace).Sub(now); grace > 0 && pod.Absent == "" && proof.Stored.usable() && (again == 0 || grace < again) {
+				again = grace // what is wrong by then may be no news to anybody
+			}
 			if isStored && stored.Cause == CauseTargetDown && !isDirect && (again == 0 || proof.Interval < again) {
 				again = proof.Interval // the operator's next scrape tells whether the target is down or the way to it blocked
 			}

@@ -185,7 +185,7 @@ func TestProve(t *testing.T) {
 		{name: "FamilyNotStored", reason: "a relabelling or a limit drops one", pods: read(), stored: stored(func(s *Stored) { delete(s.Ranks[pod.Name][RankID{}].Families, "sglang:utilization") }),
 			want: []string{"d-0-0/0 (FamilyMissing: not in Prometheus: sglang:utilization)"}},
 		{name: "YoungForPrometheus", reason: "its discovery takes a while", pod: func() *ExpectedPod { p := pod; p.Since = now.Add(-storedGrace + 1); return &p }(),
-			pods: read(), stored: stored(func(s *Stored) { s.Up = nil })},
+			pods: read(), stored: stored(func(s *Stored) { s.Up = nil }), again: 1},
 		{name: "PrometheusDown", reason: "that is not the ranks' fault", pods: read(), stored: &Stored{Taken: now, Err: errors.New("refused")}},
 		{name: "OldAnswer", reason: "an answer of long ago says nothing", pods: read(), stored: stored(func(s *Stored) { s.Taken, s.Up = now.Add(-storedFor*interval-1), nil })},
 	} {
