@@ -59,7 +59,7 @@ soak: need-go ## Run engines under everything that clients and operators do to t
 
 .PHONY: e2e
 e2e: need-go ## End-to-end tests on the dev cluster, or on the cluster of KUBECONFIG
-	@$(TOOL) build prometheus prometheus-operator prometheus-config-reloader
+	@$(TOOL) build prometheus prometheus-operator prometheus-config-reloader prometheus-adapter
 	$(GO) test -count=1 -v -tags e2e -timeout $(E2E_TIMEOUT) ./test/e2e/...
 
 .PHONY: bench

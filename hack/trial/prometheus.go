@@ -44,8 +44,11 @@ const (
 // PrometheusURL is where Prometheus answers inside the cluster.
 const PrometheusURL = "http://" + PrometheusService + "." + MonitoringNamespace + ".svc:9090"
 
-// prometheusObjects are a Prometheus that reads every monitor and rule of the cluster, with a Service of its own. Its
-// right to read is in the module of the prometheus-operator.
+// UnmonitoredLabel is the label of namespaces whose monitors the Prometheus of InstallPrometheus passes over.
+const UnmonitoredLabel = "sluice.dev/unmonitored"
+
+// prometheusObjects are a Prometheus that reads every monitor and rule of the cluster, but for the monitors of some namespaces,
+// with a Service of its own. Its right to read is in the module of the prometheus-operator.
 const prometheusObjects = `
 apiVersion: v1
 kind: ServiceAccount
@@ -86,15 +89,16 @@ spec:
   evaluationInterval: 5s
   retention: 2h
   serviceMonitorSelector: {}
-  serviceMonitorNamespaceSelector: {}
+  serviceMonitorNamespaceSelector: &monitored
+    matchExpressions: [{key: sluice.dev/unmonitored, operator: DoesNotExist}]
   podMonitorSelector: {}
-  podMonitorNamespaceSelector: {}
+  podMonitorNamespaceSelector: *monitored
   ruleSelector: {}
   ruleNamespaceSelector: {}
 `
 
 // InstallPrometheus installs the prometheus-operator as its own module describes it, and a Prometheus that reads every
-// monitor and rule of the cluster. Programs are built from their modules, images from the programs. It waits until
+// monitor and rule of the cluster, but for the monitors of namespaces with the UnmonitoredLabel. Programs are built from their modules, images from the programs. It waits until
 // Prometheus serves, and is safe to call again. Only a dev cluster gets the images, so another cluster is refused.
 func (t *Trial) InstallPrometheus(ctx context.Context) error {
 	images, err := t.loadTools(ctx, operatorProgram, reloaderProgram, prometheusProgram)

@@ -50,6 +50,7 @@ func tools() []Tool {
 		Tool{Name: "prometheus", Dir: "hack/prometheus", Package: "github.com/prometheus/prometheus/cmd/prometheus", Module: "github.com/prometheus/prometheus", Group: "prometheus"},
 		Tool{Name: "prometheus-operator", Dir: "hack/prometheus-operator", Package: prometheusOperator + "/cmd/operator", Module: prometheusOperator, Group: "prometheus-operator"},
 		Tool{Name: "prometheus-config-reloader", Dir: "hack/prometheus-operator", Package: prometheusOperator + "/cmd/prometheus-config-reloader", Module: prometheusOperator, Group: "prometheus-operator"},
+		Tool{Name: "prometheus-adapter", Dir: "hack/prometheus-adapter", Package: "sigs.k8s.io/prometheus-adapter/cmd/adapter", Module: "sigs.k8s.io/prometheus-adapter", Group: "prometheus-adapter"},
 		Tool{Name: "golangci-lint", Dir: "hack/tools/golangci-lint", Package: "github.com/golangci/golangci-lint/v2/cmd/golangci-lint", Module: "github.com/golangci/golangci-lint/v2", Group: "golangci-lint"},
 	)
 }

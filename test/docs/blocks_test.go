@@ -10,11 +10,12 @@ import (
 	"github.com/sluice-dev/sluice/hack/docrun"
 )
 
-// Runners are who runs blocks: this package, test/monitoring and test/e2e.
+// Runners are who runs blocks: this package, test/monitoring and, by two names, test/e2e.
 const (
 	engineRunner     = "engine"
 	monitoringRunner = "monitoring"
 	clusterRunner    = "cluster"
+	adapterRunner    = "adapter"
 )
 
 // shortestReason is how many letters a reason why a block is not run has at least.
@@ -22,7 +23,7 @@ const shortestReason = 20
 
 // TestEveryBlockIsRun: what a reader would type is typed by a test, or the page says why not; and what is typed can be taken apart.
 func TestEveryBlockIsRun(t *testing.T) {
-	runners := []string{engineRunner, monitoringRunner, clusterRunner}
+	runners := []string{engineRunner, monitoringRunner, clusterRunner, adapterRunner}
 	count := map[string]int{}
 	for _, page := range pages(t) {
 		for _, block := range page.Blocks {
