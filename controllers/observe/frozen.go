@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/sluice-dev/sluice/api/v1alpha1"
 )
 
 // frozenAfter is after how many scrapes in a row without progress a rank is frozen: with 15 s between two, after a minute.
@@ -34,11 +36,12 @@ type stand struct {
 
 // see takes a reading. A rank is frozen when over frozenAfter further scrapes
 //
-//	Δ tokens = 0 and at each of them running + waiting > 0 and nothing is paused, or
+//	Δ tokens = 0 and at each of them running + waiting > 0 and nothing is paused, nor waits behind hand-overs, or
 //	Δ tokens = 0 and Δ iterations = 0 of every rank, and at each of them the API process holds requests that wait for no peer
 //
-// The second is a scheduler that took nothing in: its gauges still say what they said when it stopped.
-func (w *frozenWatch) see(e Exposition, at time.Time) (frozen []FrozenRank) {
+// The second is a scheduler that took nothing in: its gauges still say what they said when it stopped. Requests of a prefill
+// engine wait behind hand-overs when those hold the memory, the loop turns and nothing runs: the decode engine is at fault.
+func (w *frozenWatch) see(e Exposition, role v1alpha1.Role, at time.Time) (frozen []FrozenRank) {
 	next := make(map[RankID]stand, len(e.Ranks))
 	idle := e.InFlight > 0
 	for _, r := range e.Ranks {
@@ -52,7 +55,8 @@ func (w *frozenWatch) see(e Exposition, at time.Time) (frozen []FrozenRank) {
 	}
 	for id, r := range e.Ranks {
 		before, known := w.ranks[id]
-		works := r.Running+r.Waiting > 0 && r.Paused == 0
+		behind := role == v1alpha1.RolePrefill && r.Running == 0 && r.Handover > 0 && known && r.Iterations != before.iterations
+		works := r.Running+r.Waiting > 0 && r.Paused == 0 && !behind
 		s := stand{tokens: r.Tokens, iterations: r.Iterations, since: at}
 		if known && r.Tokens == before.tokens && (works || idle) {
 			s.since, s.still = before.since, before.still+1

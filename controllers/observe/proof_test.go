@@ -211,6 +211,16 @@ func TestFrozen(t *testing.T) {
 	// step is one scrape of a pod with one rank.
 	type step struct {
 		running, waiting, handover, paused, tokens, iterations, inFlight float64
+
+		role v1alpha1.Role
+	}
+	// turning are scrapes of a loop that turns without a result.
+	turning := func(s step, n int) (steps []step) {
+		for i := range n {
+			s.iterations = float64(i)
+			steps = append(steps, s)
+		}
+		return steps
 	}
 	still := func(s step, n int) (steps []step) {
 		for range n {
@@ -236,6 +246,10 @@ func TestFrozen(t *testing.T) {
 		{"Paused", "generation is paused", still(step{running: 2, paused: 2, tokens: 5}, 9), nil},
 		{"NotTaken", "a scheduler that takes nothing in", still(step{inFlight: 3, tokens: 5, iterations: 7}, 5), []FrozenRank{{Since: at(0), Held: "3 in its API process"}}},
 		{"WaitsForPeer", "a hand-over waits for the other engine", still(step{inFlight: 3, handover: 3, tokens: 5, iterations: 7}, 9), nil},
+		{"BehindHandovers", "hand-overs to a decode engine that does not come hold the memory", turning(step{waiting: 2, handover: 3, tokens: 5, role: v1alpha1.RolePrefill}, 9), nil},
+		{"StandsBehindHandovers", "its own loop stands", still(step{waiting: 2, handover: 3, tokens: 5, role: v1alpha1.RolePrefill}, 5), []FrozenRank{{Since: at(0), Held: "0 running, 2 waiting"}}},
+		{"ComputesBehindHandovers", "its own batch never ends", turning(step{running: 1, handover: 3, tokens: 5, role: v1alpha1.RolePrefill}, 5), []FrozenRank{{Since: at(0), Held: "1 running, 0 waiting"}}},
+		{"DecodeBehindHandovers", "what waits on a decode engine has its memory", turning(step{waiting: 2, handover: 3, tokens: 5, role: v1alpha1.RoleDecode}, 5), []FrozenRank{{Since: at(0), Held: "0 running, 2 waiting"}}},
 		{"Restarted", "fewer tokens are another process", append(still(step{running: 1, tokens: 9}, 4), still(step{running: 1, tokens: 2}, 4)...), nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -244,7 +258,7 @@ func TestFrozen(t *testing.T) {
 			for i, s := range tc.steps {
 				got = w.see(Exposition{InFlight: s.inFlight, Ranks: map[RankID]RankSeries{{}: {
 					Running: s.running, Waiting: s.waiting, Handover: s.handover, Paused: s.paused, Tokens: s.tokens, Iterations: s.iterations,
-				}}}, at(i))
+				}}}, s.role, at(i))
 			}
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("(-want +got), %s:\n%s", tc.reason, diff)

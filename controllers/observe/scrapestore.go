@@ -166,7 +166,7 @@ func (s *Proofs) put(t scrapeTarget, sent time.Time, e Exposition, result outcom
 		}
 	} else {
 		p.Failures, p.FailedSince, p.Taken, p.Exposition = 0, time.Time{}, sent, e
-		p.Frozen = p.watch.see(e, sent)
+		p.Frozen = p.watch.see(e, p.role, sent)
 		p.history = append(p.history, kvReading{sent, e.Sent, e.Received})
 		if len(p.history) > kvHistory {
 			p.history = slices.Clone(p.history[1:])
