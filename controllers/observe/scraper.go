@@ -302,12 +302,15 @@ func fetchExposition(ctx context.Context, client *http.Client, url string, role 
 		return Exposition{}, outcomeStatus, fmt.Errorf("/metrics answers with status %d", response.StatusCode)
 	}
 	text, result, err := readLimited(response.Body, limitBytes)
-	if err != nil {
+	switch {
+	case result == outcomeTooLarge:
 		return Exposition{}, result, fmt.Errorf("/metrics: %w", err)
+	case err != nil:
+		return Exposition{}, result, transportError(metricsPath, result, err)
 	}
 	e, err := parseExposition(text, role)
 	if err != nil {
-		return Exposition{}, outcomeMalformed, fmt.Errorf("/metrics: %w", err)
+		return Exposition{}, outcomeMalformed, errors.New("/metrics: " + clipped(err.Error()))
 	}
 	return e, outcomeOK, nil
 }

@@ -261,6 +261,34 @@ func TestScraperOfDeadEngines(t *testing.T) {
 	})
 }
 
+// TestScrapeErrors: what stands in the way goes into a condition, so it is short and the same from one attempt to the next.
+func TestScrapeErrors(t *testing.T) {
+	for _, tc := range []struct {
+		name, reason string
+		serve        http.HandlerFunc
+		want         string
+	}{
+		{"LongWord", "an engine may answer anything", func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = fmt.Fprintf(w, "# TYPE sglang:num_running_reqs gauge\nsglang:num_running_reqs %s\n", strings.Repeat("x", 60_000))
+		}, "/metrics: no exposition in the text format: text format parsing error in line 1: expected float as value, got \"xxxxxxxxxxxxxxxxxxx…"},
+		{"Broken", "addresses and ports differ", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "100")
+			_, _ = w.Write([]byte("# TYPE x gauge\n"))
+		}, "/metrics: unexpected EOF"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			server := httptest.NewServer(tc.serve)
+			t.Cleanup(server.Close)
+			client := newClient(time.Minute, time.Minute, 1)
+			t.Cleanup(client.CloseIdleConnections)
+			_, _, err := fetchExposition(t.Context(), client, server.URL+"/metrics", v1alpha1.RoleDecode, 1<<20)
+			if err == nil || err.Error() != tc.want {
+				t.Errorf("got %v, want %q: %s", err, tc.want, tc.reason)
+			}
+		})
+	}
+}
+
 // TestProofMetrics compares the operator's series of a pool whole.
 func TestProofMetrics(t *testing.T) {
 	clk := testingclock.NewFakePassiveClock(epoch)
