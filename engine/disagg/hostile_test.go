@@ -198,6 +198,11 @@ func TestDeath(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.untilParked(1)
+		p.poll("the decode rank has the proof, and does not come again", func() bool {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return len(r.fetches) == 1 && r.fetches[0].hasMet()
+		})
 		w.cut()
 		p.failed(r, Bootstrapping, ReasonPeerDied)
 		p.poll("the doomed room", func() bool {
