@@ -72,10 +72,16 @@ func (in input) connect(own input) {
 	}
 }
 
-// answer gives a reply to who waits for it: on the leader alone.
-func answer(reply chan<- error, err error) {
+// answered is a reply on its way to who waits for it.
+type answered struct {
+	reply chan<- error // has room for it
+	err   error
+}
+
+// answer gives a reply to who waits for it, on the leader alone, at the next deliver: what was asked for then shows in the load.
+func (s *Scheduler) answer(reply chan<- error, err error) {
 	if reply != nil {
-		reply <- err
+		s.answered = append(s.answered, answered{reply, err})
 	}
 }
 
@@ -89,12 +95,12 @@ func (s *Scheduler) apply(in input) error {
 			s.abort(m)
 		case flushMsg:
 			err := s.flush()
-			answer(m.reply, err)
+			s.answer(m.reply, err)
 			if err != nil && !errors.Is(err, ErrBusy) {
 				return err
 			}
 		case controlMsg:
-			answer(m.reply, s.control(m))
+			s.answer(m.reply, s.control(m))
 		case grammarMsg:
 			if err := s.takeVerdict(m); err != nil {
 				return err

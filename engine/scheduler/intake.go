@@ -193,7 +193,7 @@ func (s *Scheduler) settleIntake(t intake) {
 		s.endUnseen(u)
 	}
 	for _, m := range t.busy {
-		answer(m.reply, ErrBusy)
+		s.answer(m.reply, ErrBusy)
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-dev/sluice/engine/request"
 )
 
 // TestLoadIsTheReport: after a step with a report the load says what the report said, as far as both say it.
@@ -58,5 +60,34 @@ func TestLoadIsTheReport(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestAnswersShowInTheLoad: who hears that the engine has paused finds it so in the load.
+func TestAnswersShowInTheLoad(t *testing.T) {
+	l := newLife(t, rand.New(rand.NewPCG(1, 8)), []Role{Unified})
+	s := l.sides[0].s
+	for range 200 {
+		l.ask()
+		if _, _, err := s.step(false); err != nil {
+			t.Fatal(err)
+		}
+		if !s.paused && s.Load().NumRunningReqs > 0 {
+			break
+		}
+	}
+	if s.Load().NumRunningReqs == 0 {
+		t.Fatal("nothing runs")
+	}
+	reply := make(chan error, 1)
+	if err := s.apply(input{messages: []message{controlMsg{kind: controlPause, mode: request.PauseRetract, reply: reply}}}); err != nil {
+		t.Fatal(err)
+	}
+	if len(reply) > 0 {
+		t.Errorf("it is answered while the load says that %d requests run", s.Load().NumRunningReqs)
+	}
+	s.deliver(s.deps.Clock.Now())
+	if load := s.Load(); len(reply) != 1 || <-reply != nil || load.NumRunningReqs != 0 || load.NumWaitingReqs == 0 {
+		t.Errorf("%d answers, and the load is %+v", len(reply), load)
 	}
 }

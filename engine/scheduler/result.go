@@ -127,8 +127,8 @@ func (s *Scheduler) tell(q *sequence, f *request.Finish) {
 	}})
 }
 
-// deliver publishes the load and then hands over what was told since the last time, so that who sees a Finish finds the
-// request gone from Load, its pages free and its metrics counted.
+// deliver publishes the load and then hands over what was told and answered since the last time, so that who sees a Finish finds
+// the request gone from Load, its pages free and its metrics counted, and who was answered finds what was asked for.
 func (s *Scheduler) deliver(now ledger.Instant) {
 	s.publishLoad(now)
 	for _, t := range s.told {
@@ -138,6 +138,11 @@ func (s *Scheduler) deliver(now ledger.Instant) {
 	}
 	clear(s.told)
 	s.told = s.told[:0]
+	for _, a := range s.answered {
+		a.reply <- a.err
+	}
+	clear(s.answered)
+	s.answered = s.answered[:0]
 }
 
 // finish ends a request: the only place that does. Its pages go back or are held for the transfer, the sink gets what it

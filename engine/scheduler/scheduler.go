@@ -48,8 +48,9 @@ type Scheduler struct {
 	digest digest // of all decisions
 
 	told      []told // not delivered yet
-	taken     int    // submissions drained since the load was published
-	takenToks int    // of their prompts
+	answered  []answered
+	taken     int // submissions drained since the load was published
+	takenToks int // of their prompts
 
 	passes  passes
 	reserve reserve
@@ -338,9 +339,9 @@ func (s *Scheduler) endAll(outcome request.Outcome, message string) {
 		case submitMsg:
 			s.endUnseen(unseen{m, outcome, message})
 		case flushMsg:
-			answer(m.reply, ErrEnded)
+			s.answer(m.reply, ErrEnded)
 		case controlMsg:
-			answer(m.reply, ErrEnded)
+			s.answer(m.reply, ErrEnded)
 		case abortMsg, grammarMsg, maskMsg: // everything has ended
 		}
 	}
