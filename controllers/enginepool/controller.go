@@ -38,6 +38,7 @@ import (
 // +kubebuilder:rbac:groups=inference.sluice.dev,resources=enginepools/status,verbs=update
 // +kubebuilder:rbac:groups=inference.sluice.dev,resources=enginepools/finalizers,verbs=update
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=resource.k8s.io,resources=resourceclaims,verbs=get
 // +kubebuilder:rbac:groups=autoscaling,resources=horizontalpodautoscalers,verbs=get;list;watch;create;update;delete
 // +kubebuilder:rbac:groups=keda.sh,resources=scaledobjects,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
@@ -124,6 +125,8 @@ type Reconciler struct {
 	traces  *http.Client
 	// demandSeen is the newest demand of a pool and when it was first seen, by this process.
 	demandSeen map[types.NamespacedName]demandSeen
+	// claims are what the claims of a pool's pods were given.
+	claims map[types.NamespacedName]podClaims
 }
 
 // demandSeen is a demand and when it was first seen.
@@ -147,6 +150,7 @@ func New(config Config) *Reconciler {
 		tracers:     map[types.NamespacedName]*tracer{},
 		traces:      newTraceClient(),
 		demandSeen:  map[types.NamespacedName]demandSeen{},
+		claims:      map[types.NamespacedName]podClaims{},
 	}
 }
 
@@ -276,6 +280,7 @@ func (r *Reconciler) forget(key types.NamespacedName) {
 	delete(r.meters, key)
 	delete(r.tracers, key)
 	delete(r.demandSeen, key)
+	delete(r.claims, key)
 	if r.Proofs != nil {
 		r.Proofs.Note(key, nil)
 	}

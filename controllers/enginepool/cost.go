@@ -1,6 +1,9 @@
 package enginepool
 
 import (
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -47,7 +50,7 @@ func (r *Reconciler) countCost(step *step, now time.Time) *v1alpha1.PoolCost {
 		m = newMeter(step.pool.Status.Cost)
 		r.meters[key] = m
 	}
-	m.count(step.pods, sample, step.revision, now)
+	m.count(step.pods, step.claims, sample, step.revision, now)
 	return m.cost(step.pool.Spec.Role)
 }
 
@@ -63,27 +66,34 @@ func newMeter(cost *v1alpha1.PoolCost) *meter {
 }
 
 // count takes the pool's pods and samples at now into the totals. newest is the revision whose pods say what is counted.
-func (m *meter) count(pods []*corev1.Pod, sample observe.PoolSample, newest string, now time.Time) {
-	if device := deviceOf(pods, newest, m.device); device != m.device {
+// claims are those of the pods that are known.
+func (m *meter) count(pods []*corev1.Pod, claims map[string]plan.Claim, sample observe.PoolSample, newest string, now time.Time) {
+	if device := deviceOf(pods, claims, newest, m.device); device != m.device {
 		*m = *newMeter(nil)
 		m.device = device
 	}
-	m.countDevices(pods, now)
+	m.countDevices(pods, claims, now)
 	m.countTokens(pods, sample)
 }
 
-// deviceOf is the kind of device of the newest revision's pods; before while there is none.
-func deviceOf(pods []*corev1.Pod, newest, before string) string {
+// deviceOf is the kind of device of the newest revision's pods; before while there is none, or it is not known.
+func deviceOf(pods []*corev1.Pod, claims map[string]plan.Claim, newest, before string) string {
 	for _, pod := range pods {
-		if pod.Labels[v1alpha1.LabelRevision] == newest || before == "" {
-			kind, _ := plan.Devices(pod)
+		if pod.Labels[v1alpha1.LabelRevision] != newest && before != "" {
+			continue
+		}
+		if kind, _ := plan.Devices(pod, claims); kind != "" {
 			return kind
 		}
 	}
 	return before
 }
 
-func (m *meter) countDevices(pods []*corev1.Pod, now time.Time) {
+// countDevices counts what pods hold. A claim that several pods share counts with the first by name that holds it. A pod of which
+// a claim is not known counts from when it is.
+func (m *meter) countDevices(pods []*corev1.Pod, claims map[string]plan.Claim, now time.Time) {
+	pods, claims = slices.Clone(pods), maps.Clone(claims)
+	slices.SortFunc(pods, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
 	held := make(map[types.UID]int64, len(pods))
 	there := make(map[types.UID]bool, len(pods))
 	for _, pod := range pods {
@@ -92,13 +102,24 @@ func (m *meter) countDevices(pods []*corev1.Pod, now time.Time) {
 		if from.IsZero() {
 			continue
 		}
-		_, devices := plan.Devices(pod)
+		_, devices := plan.Devices(pod, claims)
+		if !known(plan.ClaimNames(pod), claims) {
+			continue
+		}
+		if to.IsZero() {
+			for _, name := range plan.ClaimNames(pod) {
+				claims[name] = plan.Claim{}
+			}
+		}
 		if m.since.IsZero() || from.Before(m.since) && m.restored.IsZero() {
 			m.since = from
 		}
 		if to.IsZero() {
 			held[pod.UID] = devices
 			to = now
+		}
+		if was, seen := m.held[pod.UID]; seen {
+			devices = was // a shared claim that it takes over was another's until now
 		}
 		m.add(devices, from, to)
 	}
@@ -107,7 +128,18 @@ func (m *meter) countDevices(pods []*corev1.Pod, now time.Time) {
 			m.add(devices, m.asOf, now)
 		}
 	}
-	m.held, m.asOf = held, now
+	m.held = held
+	if !m.since.IsZero() {
+		m.asOf = now
+	}
+}
+
+// known says whether all of these claims are.
+func known(names []string, claims map[string]plan.Claim) bool {
+	return !slices.ContainsFunc(names, func(name string) bool {
+		_, there := claims[name]
+		return !there
+	})
 }
 
 // add counts devices that were held from one time to another, as far as that is not counted yet.

@@ -34,6 +34,22 @@ func gpuPod(uid string, second int, edits ...func(*corev1.Pod)) *corev1.Pod {
 	return pod
 }
 
+// claiming holds what a claim was given since a second after the epoch.
+func claiming(uid string, second int, claim string) *corev1.Pod {
+	return gpuPod(uid, second, func(pod *corev1.Pod) {
+		pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "devices", ResourceClaimName: new(claim)}}
+		pod.Spec.Containers[0].Resources = corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "devices"}}}
+	})
+}
+
+func gpus(n int) plan.Claim {
+	c := plan.Claim{}
+	for range n {
+		c = append(c, plan.ClaimedDevice{Request: "r", Driver: "gpu.example.com"})
+	}
+	return c
+}
+
 func endedAt(second int) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
 		pod.Status.Phase = corev1.PodFailed
@@ -53,6 +69,7 @@ func TestMeter(t *testing.T) {
 		second  int
 		restart bool // a new operator goes on from what was written
 		pods    []*corev1.Pod
+		claims  map[string]plan.Claim
 		samples []observe.PodSample
 		want    *v1alpha1.PoolCost
 	}
@@ -61,6 +78,11 @@ func TestMeter(t *testing.T) {
 			Device: "nvidia.com/gpu", Devices: devices, DeviceSeconds: seconds, PromptTokens: prompt, GeneratedTokens: generated, DeviceSecondsPer1kTokens: per,
 			Since: metav1.NewTime(epoch.Add(time.Duration(since) * time.Second)), AsOf: metav1.NewTime(epoch.Add(time.Duration(asOf) * time.Second)),
 		}
+	}
+	byClaim := func(since, asOf int, devices, seconds int64) *v1alpha1.PoolCost {
+		c := cost(since, asOf, devices, seconds, 0, 0, "")
+		c.Device = "gpu.example.com"
+		return c
 	}
 	waiting := gpuPod("w", 0, func(pod *corev1.Pod) { pod.Status.Conditions = nil })
 	for _, test := range []struct {
@@ -73,6 +95,13 @@ func TestMeter(t *testing.T) {
 		{"from the node on", "devices count from when a pod has its node, whenever that is seen", v1alpha1.RoleDecode, []step{
 			{second: 10, pods: []*corev1.Pod{gpuPod("a", 4)}, want: cost(4, 10, 2, 12, 0, 0, "")},
 			{second: 20, pods: []*corev1.Pod{gpuPod("a", 4), gpuPod("b", 15)}, samples: []observe.PodSample{counted("a", 7, 500)}, want: cost(4, 20, 4, 42, 7, 500, "84.00")},
+		}},
+		{"by claims", "what a claim was given counts from when it is known; a shared one once, also when the first of its pods goes", v1alpha1.RoleUnified, []step{
+			{second: 10, pods: []*corev1.Pod{claiming("a", 0, "own")}},
+			{second: 20, pods: []*corev1.Pod{claiming("a", 0, "own")}, claims: map[string]plan.Claim{"own": gpus(2)}, want: byClaim(0, 20, 2, 40)},
+			{second: 30, restart: true, pods: []*corev1.Pod{claiming("a", 0, "own")}, want: byClaim(0, 30, 0, 40)},
+			{second: 40, pods: []*corev1.Pod{claiming("a", 0, "own"), claiming("b", 40, "both"), claiming("c", 40, "both")}, claims: map[string]plan.Claim{"own": gpus(2), "both": gpus(4)}, want: byClaim(0, 40, 6, 60)},
+			{second: 50, pods: []*corev1.Pod{claiming("a", 0, "own"), claiming("c", 40, "both")}, claims: map[string]plan.Claim{"own": gpus(2), "both": gpus(4)}, want: byClaim(0, 50, 6, 120)},
 		}},
 		{"to the end", "a pod that ended holds nothing, though it is still there; one that is gone held its devices until its end called for a count", v1alpha1.RoleUnified, []step{
 			{second: 10, pods: []*corev1.Pod{gpuPod("a", 0), gpuPod("b", 0)}, samples: []observe.PodSample{counted("a", 600, 400), counted("b", 600, 400)}, want: cost(0, 10, 4, 40, 1200, 800, "20.00")},
@@ -106,7 +135,7 @@ func TestMeter(t *testing.T) {
 				if step.restart {
 					m = newMeter(got)
 				}
-				m.count(step.pods, observe.PoolSample{Pods: step.samples}, "r", epoch.Add(time.Duration(step.second)*time.Second))
+				m.count(step.pods, step.claims, observe.PoolSample{Pods: step.samples}, "r", epoch.Add(time.Duration(step.second)*time.Second))
 				got = m.cost(test.role)
 				if diff := cmp.Diff(step.want, got); diff != "" {
 					t.Fatalf("%s: at second %d (-want +got):\n%s", test.reason, step.second, diff)

@@ -24,7 +24,8 @@ type step struct {
 
 	layout   plan.Layout
 	revision string
-	pods     []*corev1.Pod // that the pool owns
+	pods     []*corev1.Pod         // that the pool owns
+	claims   map[string]plan.Claim // that they use, by name, as far as they are known
 	replicas []plan.Replica
 	hpa      *autoscalingv2.HorizontalPodAutoscaler // that the pool owns; nil when there is none
 	scaler   *autoscalingv2.HorizontalPodAutoscaler // that scales the pool: hpa, or with provider KEDA the one that KEDA made

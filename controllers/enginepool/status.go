@@ -29,6 +29,7 @@ const loadInterval = 10 * time.Second
 func (r *Reconciler) writeStatus(ctx context.Context, step *step) (again time.Duration, err error) {
 	pool := step.pool
 	before := pool.DeepCopy()
+	r.readClaims(ctx, step)
 	now := r.Clock.Now()
 	again = r.observe(ctx, step, now)
 	keepSame(&before.Status, &pool.Status)

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -11,10 +12,11 @@ import (
 // DeviceRank is the kind of device of pods that request none: each of their ranks counts as one.
 const DeviceRank = "rank"
 
-// Devices says what accelerators the engine of a pod requests and how many: the extended resource whose name speaks of
-// processors, else the first by name. A pod that requests none has its ranks. Claims of dynamic resource allocation are not
-// looked into.
-func Devices(pod *corev1.Pod) (kind string, count int64) {
+// Devices says what accelerators the engine of a pod holds and how many: the extended resource whose name speaks of
+// processors, else the first by name; else what its claims of dynamic resource allocation were given, by the name of the
+// driver that is chosen alike. A pod that requests none has its ranks. claims are those that are known, by name of object; a
+// pod with others has no kind and none, since nobody knows yet.
+func Devices(pod *corev1.Pod, claims map[string]Claim) (kind string, count int64) {
 	for _, container := range pod.Spec.Containers {
 		if container.Name != EngineContainer {
 			continue
@@ -28,15 +30,28 @@ func Devices(pod *corev1.Pod) (kind string, count int64) {
 		if len(names) == 0 {
 			break
 		}
-		slices.Sort(names)
-		kind := names[0]
-		if i := slices.IndexFunc(names, isAccelerator); i >= 0 {
-			kind = names[i]
-		}
+		kind := accelerator(names)
 		quantity := container.Resources.Requests[corev1.ResourceName(kind)]
 		return kind, quantity.Value()
 	}
-	return DeviceRank, int64(LayoutOf(pod).RanksPerPod)
+	if len(uses(pod)) == 0 {
+		return DeviceRank, int64(LayoutOf(pod).RanksPerPod)
+	}
+	byDriver, known := claimed(pod, claims)
+	if !known || len(byDriver) == 0 {
+		return "", 0
+	}
+	kind = accelerator(slices.Collect(maps.Keys(byDriver)))
+	return kind, byDriver[kind]
+}
+
+// accelerator chooses the name that speaks of processors, else the first.
+func accelerator(names []string) string {
+	slices.Sort(names)
+	if i := slices.IndexFunc(names, isAccelerator); i >= 0 {
+		return names[i]
+	}
+	return names[0]
 }
 
 // isExtended says whether a resource is a device plugin's: its name has a domain, which is not Kubernetes' own.
