@@ -6,8 +6,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Role is what the engines of a pool do for a request.
-// +kubebuilder:validation:Enum=Prefill;Decode;Unified
+// Role is what the engines of a pool do for a request. Dynamic is refused, with the reason: see RoleDynamic.
+// +kubebuilder:validation:Enum=Prefill;Decode;Unified;Dynamic
+// +kubebuilder:validation:XValidation:rule="self != 'Dynamic'",message="role Dynamic is not served: an engine has the role that it is started with, and cannot change it while it holds requests. Make a Prefill and a Decode pool, each with autoscaling, or a Unified pool"
 type Role string
 
 const (
@@ -17,6 +18,9 @@ const (
 	RoleDecode Role = "Decode"
 	// RoleUnified does both.
 	RoleUnified Role = "Unified"
+	// RoleDynamic would be engines that change between prefill and decode with the load. No resource has it: the API server
+	// refuses it, since no engine can (docs/design/0013-roles-are-fixed.md).
+	RoleDynamic Role = "Dynamic"
 )
 
 // EngineType gives the label value of the role: prefill, decode or unified.
@@ -26,6 +30,8 @@ func (r Role) EngineType() string {
 		return "prefill"
 	case RoleDecode:
 		return "decode"
+	case RoleDynamic:
+		return "dynamic"
 	default:
 		return "unified"
 	}

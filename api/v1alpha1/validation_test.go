@@ -114,6 +114,8 @@ func TestServiceRefused(t *testing.T) {
 			"spec.pools mixes role Unified with Prefill or Decode; make two InferenceServices instead"},
 		{"unknown role", func(s, _ map[string]any) { pool(s, 0)["role"] = "Encode" },
 			`spec.pools[0].role: Unsupported value: "Encode": supported values: "Prefill", "Decode", "Unified"`},
+		{"a role that changes", func(s, _ map[string]any) { pool(s, 0)["role"] = "Dynamic" },
+			"role Dynamic is not served: an engine has the role that it is started with, and cannot change it while it holds requests. Make a Prefill and a Decode pool, each with autoscaling, or a Unified pool"},
 		{"pool name with capitals", func(s, _ map[string]any) { pool(s, 0)["name"] = "Prefill" },
 			"pools[].name must be a DNS label: lower-case letters, digits and '-', starting with a letter, for example decode"},
 		{"pool called router", func(s, _ map[string]any) { pool(s, 0)["name"] = "router" },
