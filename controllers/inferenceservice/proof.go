@@ -62,7 +62,11 @@ func setLedger(step *step, kv observe.KVVerdict) {
 	case kv.Judged:
 		step.set(v1alpha1.ConditionLedgerConsistent, metav1.ConditionTrue, reasonLawsHold, "no engine's ledger broke a law, and KV that was sent was received")
 	default:
-		step.set(v1alpha1.ConditionLedgerConsistent, metav1.ConditionTrue, reasonLawsHold, "no engine's ledger broke a law since its start")
+		message := "no engine's ledger broke a law since its start"
+		if old := meta.FindStatusCondition(step.service.Status.Conditions, v1alpha1.ConditionLedgerConsistent); old != nil && old.Status == metav1.ConditionTrue {
+			message = old.Message // hand-overs were judged by an operator before this one, which has not read enough yet
+		}
+		step.set(v1alpha1.ConditionLedgerConsistent, metav1.ConditionTrue, reasonLawsHold, message)
 	}
 }
 
