@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -25,7 +26,7 @@ import (
 )
 
 // kubelet plays the node of one namespace: it binds pods, gives each engine an address on the loopback network with a
-// server that answers /v1/loads, makes it Ready, and ends it when it is deleted. It makes router Deployments ready too.
+// server that answers /v1/loads and, with what a real engine exports, /metrics, makes it Ready, and ends it when it is deleted. It makes router Deployments ready too.
 type kubelet struct {
 	t         *testing.T
 	api       client.Client
@@ -34,7 +35,8 @@ type kubelet struct {
 	mu      sync.Mutex
 	engines map[types.UID]*fakeEngine
 	hold    func(*corev1.Pod) bool // pods that do not become ready
-	rounds  int                    // of sync
+	export  func(*corev1.Pod) string
+	rounds  int // of sync
 }
 
 // fakeEngine answers /v1/loads for one pod.
@@ -50,6 +52,8 @@ type fakeEngine struct {
 	polls     int
 	levels    []string // of traces, as they were set
 	deaf      bool     // it takes no level
+	exports   string   // its metrics; empty: it has none
+	scrapes   int
 }
 
 // addresses gives each engine of all tests its own address in 127.0.0.0/8.
@@ -146,7 +150,7 @@ func (k *kubelet) syncPod(ctx context.Context, pod *corev1.Pod) {
 }
 
 func (k *kubelet) startEngine(pod *corev1.Pod) *fakeEngine {
-	engine := &fakeEngine{ip: nextAddress(), role: v1alpha1.Role(pod.Labels[v1alpha1.LabelRole]), data: plan.LayoutOf(pod).Data}
+	engine := &fakeEngine{exports: k.exports(pod), ip: nextAddress(), role: v1alpha1.Role(pod.Labels[v1alpha1.LabelRole]), data: plan.LayoutOf(pod).Data}
 	listener, err := net.Listen("tcp", net.JoinHostPort(engine.ip, "30000"))
 	if err != nil {
 		k.t.Errorf("listen for pod %s: %v", pod.Name, err)
@@ -167,6 +171,16 @@ func (e *fakeEngine) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 			return
 		}
 		e.levels = append(e.levels, request.URL.Query().Get("level"))
+		return
+	}
+	if request.URL.Path == "/metrics" {
+		defer e.mu.Unlock()
+		e.scrapes++
+		if e.exports == "" {
+			http.Error(w, "the exporter has stopped", http.StatusInternalServerError)
+			return
+		}
+		_, _ = io.WriteString(w, e.exports)
 		return
 	}
 	e.polls++
@@ -269,6 +283,49 @@ func (k *kubelet) fail(pod *corev1.Pod) {
 		engine.server.Close()
 		delete(k.engines, pod.UID)
 	}
+}
+
+// setExport says what engines that start from now on export.
+func (k *kubelet) setExport(export func(*corev1.Pod) string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.export = export
+}
+
+func (k *kubelet) exports(pod *corev1.Pod) string {
+	if k.export == nil {
+		return ""
+	}
+	return k.export(pod)
+}
+
+// setExports makes the engine of a pod export something else; nothing stops its exporter.
+func (k *kubelet) setExports(pod *corev1.Pod, text string) {
+	k.t.Helper()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	engine := k.engines[pod.UID]
+	if engine == nil {
+		k.t.Fatalf("pod %s has no engine", pod.Name)
+	}
+	engine.mu.Lock()
+	defer engine.mu.Unlock()
+	engine.exports = text
+}
+
+// scrapes is the least number of times that the metrics of an engine were asked for.
+func (k *kubelet) scrapes() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	least := -1
+	for _, engine := range k.engines {
+		engine.mu.Lock()
+		if least < 0 || engine.scrapes < least {
+			least = engine.scrapes
+		}
+		engine.mu.Unlock()
+	}
+	return max(0, least)
 }
 
 // polls is the least number of times that an engine was asked.
