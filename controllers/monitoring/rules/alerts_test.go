@@ -452,7 +452,9 @@ func TestRecordings(t *testing.T) {
 	prefill/0 sglang:num_running_reqs{priority="",dp_rank="0",tp_rank="0"} 1x10
 	prefill/0 sglang:num_prefill_bootstrap_queue_reqs{priority="",dp_rank="0",tp_rank="0"} 2x10
 	prefill/0 sglang:utilization{dp_rank="0",tp_rank="0"} -1x10
-	prefill/0 sglang:kv_transfer_total_mb_sum{dp_rank="0",tp_rank="0"} 0+60x10
+	prefill/0 sluice_kv_sent_bytes_total{outcome="done",node="0"} 0+600x10
+	prefill/0 sluice_kv_sent_bytes_total{outcome="done",node="1"} 0+1200x10
+	prefill/0 sluice_kv_sent_bytes_total{outcome="failed",node="0"} 0+60x10
 	prefill/0 up 1x10
 	prefill/1 up 0x10
 	decode2/0 sglang:num_running_reqs{priority="",dp_rank="0",tp_rank="0"} 5x10
@@ -488,12 +490,13 @@ func TestRecordings(t *testing.T) {
 			`{engine_type="prefill", pool="prefill", queue="bootstrap"}`: 2,
 		},
 		// Replica 2 is idle: its gauge keeps 0.9 and counts as 0. The prefill engine's −1 is none.
-		"pool:sluice_utilization:avg":             {`{engine_type="decode", pool="decode"}`: 0.12},
-		"pool:sluice_utilization:max":             {`{engine_type="decode", pool="decode"}`: 0.2},
-		"pool:sluice_generated_tokens:rate5m":     {`{engine_type="decode", pool="decode"}`: 1},
-		"role:sluice_generated_tokens:rate5m":     {`{engine_type="decode"}`: 1},
-		"pool:sluice_kv_tokens:sum":               {`{engine_type="decode", pool="decode", state="used"}`: 60},
-		"pool:sluice_kv_transferred_bytes:rate5m": {`{engine_type="prefill", pool="prefill"}`: 1 << 20},
+		"pool:sluice_utilization:avg":         {`{engine_type="decode", pool="decode"}`: 0.12},
+		"pool:sluice_utilization:max":         {`{engine_type="decode", pool="decode"}`: 0.2},
+		"pool:sluice_generated_tokens:rate5m": {`{engine_type="decode", pool="decode"}`: 1},
+		"role:sluice_generated_tokens:rate5m": {`{engine_type="decode"}`: 1},
+		"pool:sluice_kv_tokens:sum":           {`{engine_type="decode", pool="decode", state="used"}`: 60},
+		// Every rank counts its own part, and each node of a replica what its ranks sent.
+		"pool:sluice_kv_transferred_bytes:rate5m": {`{engine_type="prefill", pool="prefill"}`: 30},
 		"pool:sluice_engines_up:sum":              {`{engine_type="decode", pool="decode2"}`: 1, `{engine_type="prefill", pool="prefill"}`: 1},
 	} {
 		got := p.instant(t, name, end)

@@ -60,7 +60,7 @@ func recordings(s *scope) []recording {
 		recording{name: poolRetracted, expr: s.rate("sglang:num_retracted_requests_total", "", "5m", byPool), help: "requests retracted per second"},
 		recording{name: poolLost, expr: s.rate("sglang:num_retracted_output_tokens_total", "", "5m", byPool), help: "generated tokens of retracted requests per second"},
 		recording{name: poolOutcomes, expr: s.rate("sluice_request_outcomes_total", "", "5m", outcomes), help: "requests ended per second, by outcome"},
-		recording{name: "pool:sluice_kv_transferred_bytes:rate5m", expr: s.rate("sglang:kv_transfer_total_mb", "_sum", "5m", byPool) + " * 1048576", help: "bytes of KV handed over per second, told by prefill engines"},
+		recording{name: "pool:sluice_kv_transferred_bytes:rate5m", expr: s.rate("sluice_kv_sent_bytes_total", "", "5m", byPool, `outcome="done"`), help: "bytes of KV handed over per second, told by prefill engines"},
 	)
 	for _, l := range []struct{ latency, family string }{{"ttft", "sglang:time_to_first_token_seconds"}, {"itl", "sglang:inter_token_latency_seconds"}, {"e2e", "sglang:e2e_request_latency_seconds"}} {
 		for _, p := range []struct{ name, value string }{{"p50", "0.5"}, {"p99", "0.99"}} {
