@@ -292,11 +292,11 @@ func (w *Waker) state(service *zeroService) ZeroState {
 	return state
 }
 
-// outstanding adds up what the engines of a pool hold that are ready or drain; known is false when one of them does not
-// tell. An engine that never was ready holds nothing.
+// outstanding adds up what the engines of a pool hold; known is false when one of them does not tell, as one that was ready
+// and is not any more: it may be too busy to say so. An engine that never was ready holds nothing.
 func outstanding(sample observe.PoolSample, now time.Time) (requests int64, known bool) {
 	for _, pod := range sample.Pods {
-		if pod.ReadySince.IsZero() && !pod.Draining {
+		if pod.ReadySince.IsZero() && !pod.Draining && pod.Taken.IsZero() {
 			continue
 		}
 		n, ok := pod.Outstanding()

@@ -205,6 +205,7 @@ func TestOutstanding(t *testing.T) {
 		{"Added", []observe.PodSample{engine("a", busyRank(2)), engine("b", busyRank(3), draining)}, 5, true},
 		{"NeverReady", []observe.PodSample{engine("a", nil, starting)}, 0, true},
 		{"Stale", []observe.PodSample{engine("a", busyRank(0), stale)}, 0, false},
+		{"ReadyNoMore", []observe.PodSample{engine("a", busyRank(0), unready, stale)}, 0, false}, // it may be too busy to say so
 		{"NotPolledYet", []observe.PodSample{engine("a", nil, justReady)}, 0, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
