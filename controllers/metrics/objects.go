@@ -112,15 +112,14 @@ func (c *objects) pool(pool *v1alpha1.EnginePool, out chan<- prometheus.Metric) 
 		{stateDemand, demand}, {stateAllocated, counts.Allocated}, {statePresent, counts.Replicas}, {stateReady, counts.ReadyReplicas},
 		{stateUpdated, counts.UpdatedReplicas}, {stateDraining, counts.DrainingReplicas},
 	} {
-		out <- prometheus.MustNewConstMetric(c.replicas, prometheus.GaugeValue, float64(n.replicas),
-			pool.Namespace, tenant, pool.Spec.Service, pool.Spec.Pool, string(pool.Spec.Role), n.state)
+		out <- newConstant(c.replicas, PoolReplicas.Labels, float64(n.replicas),
+			[]string{pool.Namespace, tenant, pool.Spec.Service, pool.Spec.Pool, string(pool.Spec.Role), n.state})
 	}
 }
 
 // conditions tells of those of one object; labels are those of the table before the condition's own.
 func (c *objects) conditions(list []metav1.Condition, out chan<- prometheus.Metric, labels ...string) {
-	for _, condition := range list {
-		values := append(labels[:len(labels):len(labels)], condition.Type, string(condition.Status), condition.Reason)
-		out <- prometheus.MustNewConstMetric(c.condition, prometheus.GaugeValue, 1, values...)
+	for i := range list {
+		out <- newConstant(c.condition, Condition.Labels, 1, append(labels[:len(labels):len(labels)], list[i].Type, string(list[i].Status), list[i].Reason))
 	}
 }
