@@ -190,12 +190,7 @@ func TestServiceRefused(t *testing.T) {
 		{"prefill delay from Prometheus", func(s, m map[string]any) {
 			on(0, "PrefillDelay", "2")(s, m)
 			pool(s, 0)["autoscaling"].(map[string]any)["provider"] = "KEDA"
-		}, "autoscaling.metrics type PrefillDelay is read from /v1/loads, which Prometheus does not have; use autoscaling.provider MetricsAPI, or type QueueLength"},
-		{"latency from an adapter", func(s, m map[string]any) {
-			on(1, "ITL", "0.8")(s, m)
-			s["slo"] = map[string]any{"itl": map[string]any{"threshold": "50ms"}}
-			pool(s, 1)["autoscaling"].(map[string]any)["provider"] = "External"
-		}, "autoscaling.metrics types TTFT and ITL need the thresholds of spec.slo, which an adapter does not know; use autoscaling.provider MetricsAPI or KEDA"},
+		}, "autoscaling.metrics type PrefillDelay is the prompt tokens that wait uncached over the rate of computing prompts: engines tell both in /v1/loads alone, and Prometheus has neither; use autoscaling.provider MetricsAPI, or type QueueLength"},
 		{"idle time without zero", func(s, _ map[string]any) {
 			pool(s, 1)["autoscaling"] = scaling(map[string]any{"scaleToZeroAfterSeconds": int64(60)})
 		}, "autoscaling.scaleToZeroAfterSeconds has an effect with minReplicas 0 alone; set autoscaling.minReplicas to 0 or leave it out"},

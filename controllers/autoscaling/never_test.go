@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/sluice-dev/sluice/api/v1alpha1"
+	monitoringrules "github.com/sluice-dev/sluice/controllers/monitoring/rules"
 	"github.com/sluice-dev/sluice/controllers/observe"
 	"github.com/sluice-dev/sluice/controllers/semantics"
 	"github.com/sluice-dev/sluice/engine/loads"
@@ -151,7 +152,7 @@ func defectiveDatabase(t *testing.T, d defect) *teststorage.TestStorage {
 	var text strings.Builder
 	fmt.Fprintf(&text, "load %ds\n", scrapeSeconds)
 	series := func(name, labels string, values func(i int) string) {
-		fmt.Fprintf(&text, "  %s{namespace=\"team-a\",inference_service=\"chat\",pool=\"decode\",revision=\"x\",%s}", name, labels)
+		fmt.Fprintf(&text, "  %s{namespace=\"team-a\",tenant=\"team-a\",inference_service=\"chat\",pool=\"decode\",revision=\"x\",%s}", name, labels)
 		for i := range scrapes + 1 {
 			text.WriteString(" " + values(i))
 		}
@@ -244,7 +245,8 @@ func neverByKEDA(t *testing.T, storage *teststorage.TestStorage, signal semantic
 	}
 }
 
-// neverByAdapter asks for the pods as prometheus-adapter does: engine a has no value unless it is sound.
+// neverByAdapter asks for the pods as prometheus-adapter does: engine a has no value unless it is sound. What is one for the pool
+// is recorded by a rule of the service, for no engine unless all are sound.
 func neverByAdapter(t *testing.T, storage *teststorage.TestStorage, signal semantics.Signal, d defect) {
 	text, err := os.ReadFile("../../config/adapters/prometheus-adapter.yaml")
 	must(t, err)
@@ -259,6 +261,10 @@ func neverByAdapter(t *testing.T, storage *teststorage.TestStorage, signal seman
 		if rule.Name.As != signal.Metric {
 			continue
 		}
+		if signal.Shared {
+			neverRecorded(t, storage, signal, d, strings.Trim(rule.Name.Matches, "^$"))
+			return
+		}
 		var query strings.Builder
 		must(t, template.Must(template.New("").Delims("<<", ">>").Parse(rule.MetricsQuery)).Execute(&query, map[string]string{
 			"Series": strings.Trim(rule.Name.Matches, "^$"), "LabelMatchers": `namespace="team-a",pod=~"a|b"`, "GroupBy": "pod",
@@ -272,7 +278,33 @@ func neverByAdapter(t *testing.T, storage *teststorage.TestStorage, signal seman
 		}
 		return
 	}
-	if signal.Type != v1alpha1.MetricPrefillDelay && !signal.Shared {
+	if signal.Type != v1alpha1.MetricPrefillDelay {
 		t.Errorf("the adapter has no rule, and the API does not refuse it")
 	}
+}
+
+func neverRecorded(t *testing.T, storage *teststorage.TestStorage, signal semantics.Signal, d defect, record string) {
+	if d == minusOne {
+		return // counters are never below 0, and only their growth counts
+	}
+	service := &v1alpha1.InferenceService{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "chat"}, Spec: v1alpha1.InferenceServiceSpec{
+		SLO: latencySLO(), Pools: []v1alpha1.PoolSpec{{
+			Name: "decode", Role: v1alpha1.RoleDecode, EngineShape: v1alpha1.EngineShape{Parallelism: v1alpha1.Parallelism{Data: 2}},
+			Autoscaling: &v1alpha1.AutoscalingSpec{MaxReplicas: 2, Provider: v1alpha1.ProviderExternal, Metrics: []v1alpha1.ScalingMetric{{Type: signal.Type, Target: resource.MustParse("0.9")}}},
+		}},
+	}}
+	rule, err := monitoringrules.Build(service, monitoringrules.Options{})
+	must(t, err)
+	for _, group := range rule.Spec.Groups {
+		for _, r := range group.Rules {
+			if r.Record != record {
+				continue
+			}
+			if got, want := len(answers(t, storage, r.Expr.String())), map[bool]int{true: 2}[d == sound]; got != want {
+				t.Errorf("%d engines have a value, want %d\n%s", got, want, r.Expr.String())
+			}
+			return
+		}
+	}
+	t.Errorf("no rule records %s", record)
 }

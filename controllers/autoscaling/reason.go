@@ -106,6 +106,9 @@ func ScalingActive(pool *v1alpha1.EnginePool, hpa *autoscalingv2.HorizontalPodAu
 		return nil
 	}
 	status, reason, message := scalingActive(hpa)
+	if reason == ReasonScalingDisabled && pool.Spec.Replicas != nil && *pool.Spec.Replicas > 0 {
+		status, reason, message = metav1.ConditionUnknown, ReasonPending, "the HorizontalPodAutoscaler was not evaluated since the pool has demand again"
+	}
 	if Asleep(pool) {
 		status, reason, message = metav1.ConditionTrue, ReasonAsleep, "the pool has no replica; the next request makes one"
 	}

@@ -63,6 +63,10 @@ func TestScalingActive(t *testing.T) {
 			}
 		})
 	}
+	woken := ScalingActive(testPool(func(p *v1alpha1.EnginePool) { p.Spec.Replicas = new(int32(1)) }), hpa(able, inactive("ScalingDisabled", "scaling is disabled since the replica count of the target is zero")))
+	if woken.Status != metav1.ConditionUnknown || woken.Reason != string(ReasonPending) {
+		t.Errorf("a pool that has just woken is told to be scaled to zero: %+v", woken)
+	}
 	if got := ScalingActive(testPool(func(p *v1alpha1.EnginePool) { p.Spec.Autoscaling = nil }), nil); got != nil {
 		t.Errorf("a pool without autoscaling has the condition %+v", got)
 	}

@@ -46,8 +46,8 @@ func (s Signal) Query(selector string, ranks int, slo *v1alpha1.SLOSpec) (promql
 			return "", false
 		}
 		number := func(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
-		latency := fmt.Sprintf("histogram_quantile(%s, sum by (le) (rate(%s_bucket{%s}[%s]))) / %s >= 0", number(quantile), s.Family(), selector, queryWindow, number(threshold))
-		events := fmt.Sprintf("sum(increase(%s_count{%s}[%s])) >= %d", s.Family(), selector, queryWindow, MinEvents)
+		latency := fmt.Sprintf("histogram_quantile(%s, sum by (le) (rate(%s[%s]))) / %s >= 0", number(quantile), pick(selector, s.Family()+"_bucket"), queryWindow, number(threshold))
+		events := fmt.Sprintf("sum(increase(%s[%s])) >= %d", pick(selector, s.Family()+"_count"), queryWindow, MinEvents)
 		// Only engines that say that nothing runs or waits make it 0: without series there is no answer.
 		idle := fmt.Sprintf("sum(%s) == 0", perReplica(Sum, selector, append(QueueFamilies(), running)...))
 		return whole(fmt.Sprintf("(%s and on () (%s)) or on () (%s)", latency, events, idle), running)
@@ -68,20 +68,24 @@ func QueueFamilies() []string {
 // perReplica folds families over the ranks of each replica by the registry: of repeated ranks one counts, of priorities the
 // total. What is no number is NaN, and so is then what is made of it.
 func perReplica(fold Fold, selector string, names ...string) string {
-	selector = strings.TrimPrefix(selector+`,priority=""`, ",")
-	series, by := fmt.Sprintf("%s{%s}", names[0], selector), queryReplica+", dp_rank"
+	series, by := pick(selector+`,priority=""`, names...), queryReplica+", dp_rank"
 	if len(names) > 1 {
 		// The name goes into a label that arithmetic keeps.
-		series = fmt.Sprintf(`label_replace({__name__=~"%s",%s}, "family", "$1", "__name__", "(.+)")`, strings.Join(names, "|"), selector)
+		series = fmt.Sprintf(`label_replace(%s, "family", "$1", "__name__", "(.+)")`, series)
 		by += ", family"
 	}
 	return fmt.Sprintf("%s by (%s) (max by (%s) (%s >= 0 <= %g or %s * NaN))", operator(fold), queryReplica, by, series, maxNumber, series)
 }
 
+// pick selects series of families, under both spellings of their names: some gateways write _ for a colon.
+func pick(selector string, names ...string) string {
+	return fmt.Sprintf(`{__name__=~"%s",%s}`, strings.ReplaceAll(strings.Join(names, "|"), ":", "[:_]"), selector)
+}
+
 // missing gives something while an engine that is still a target, and of which there were series of a family of late, lacks ranks
 // of it. An engine that starts has none yet and is left out.
 func missing(selector, family string, ranks int) string {
-	series := fmt.Sprintf("%s{%s}", family, strings.TrimPrefix(selector+`,priority=""`, ","))
+	series := pick(selector+`,priority=""`, family)
 	return fmt.Sprintf("group(last_over_time(%[2]s[%[4]s]) and on (%[1]s) up{%[3]s} unless on (%[1]s) count by (%[1]s) (group by (%[1]s, dp_rank) (%[2]s)) >= %[5]d)",
 		queryReplica, series, selector, queryWindow, max(1, ranks))
 }

@@ -36,8 +36,19 @@ func Build(service *v1alpha1.InferenceService, options Options) (*monitoringv1.P
 		recorded = append(recorded, sloRecordings(s, o)...)
 		alerting = append(alerting, sloAlerts(s, o)...)
 	}
+	scaling, err := scalingRecordings(s, service)
+	if err != nil {
+		return nil, err
+	}
 	if err := s.err(); err != nil {
 		return nil, err
+	}
+	groups := []monitoringv1.RuleGroup{
+		{Name: group(service, "recording"), Rules: recordingRules(s, recorded)},
+		{Name: group(service, "alerts"), Rules: alertingRules(s, alerting, options)},
+	}
+	if len(scaling) > 0 {
+		groups = append(groups, monitoringv1.RuleGroup{Name: group(service, "scaling"), Interval: new(monitoringv1.Duration(scalingInterval)), Rules: recordingRules(s, scaling)})
 	}
 	labels := maps.Clone(options.Labels)
 	if labels == nil {
@@ -50,10 +61,7 @@ func Build(service *v1alpha1.InferenceService, options Options) (*monitoringv1.P
 		ObjectMeta: metav1.ObjectMeta{
 			Name: service.Name, Namespace: service.Namespace, Labels: labels, OwnerReferences: plan.OwnedByService(service),
 		},
-		Spec: monitoringv1.PrometheusRuleSpec{Groups: []monitoringv1.RuleGroup{
-			{Name: group(service, "recording"), Rules: recordingRules(s, recorded)},
-			{Name: group(service, "alerts"), Rules: alertingRules(s, alerting, options)},
-		}},
+		Spec: monitoringv1.PrometheusRuleSpec{Groups: groups},
 	}, nil
 }
 
