@@ -117,6 +117,7 @@ func (r *Reconciler) SetupWithManager(manager ctrl.Manager) error {
 		For(&v1alpha1.InferenceService{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.EnginePool{}, soon()).
 		Watches(&appsv1.Deployment{}, soon()).
+		Watches(&corev1.Pod{}, soon(), builder.WithPredicates(routerWaits())).
 		Owns(&corev1.ServiceAccount{}).
 		Owns(&rbacv1.Role{}).
 		Owns(&rbacv1.RoleBinding{}).
@@ -164,6 +165,19 @@ func soon() handler.EventHandler {
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { add(ctx, e.Object, q) },
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) { add(ctx, e.ObjectNew, q) },
 		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { add(ctx, e.Object, q) },
+	}
+}
+
+// routerWaits passes pods of routers that begin to wait for something, or have stopped.
+func routerWaits() predicate.Predicate {
+	return predicate.Funcs{
+		CreateFunc: func(event.CreateEvent) bool { return false },
+		DeleteFunc: func(event.DeleteEvent) bool { return false },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			before, was := e.ObjectOld.(*corev1.Pod)
+			after, is := e.ObjectNew.(*corev1.Pod)
+			return was && is && after.Labels[v1alpha1.LabelComponent] == v1alpha1.ComponentRouter && plan.DescribeWait(before) != plan.DescribeWait(after)
+		},
 	}
 }
 

@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -20,7 +22,9 @@ type step struct {
 
 	pools  map[string]*v1alpha1.EnginePool // by name of the EnginePool; those that the service owns
 	router *appsv1.Deployment              // nil when there is none
-	read   bool                            // the fields above are filled
+	// routerWaits is what a pod of the router waits for while none is ready, where Kubernetes says so.
+	routerWaits string
+	read        bool // the fields above are filled
 
 	secretHash string // of the PD Secret; empty when it is not known
 	monitors   []monitoring.Result
@@ -58,6 +62,30 @@ func (r *Reconciler) read(ctx context.Context, step *step) error {
 	if err == nil && metav1.IsControlledBy(router, service) {
 		step.router = router
 	}
+	if err := r.readRouterWait(ctx, step); err != nil {
+		return err
+	}
 	step.read = true
+	return nil
+}
+
+// readRouterWait finds out what a router waits for of which no pod is ready, such as a Secret that is not there.
+func (r *Reconciler) readRouterWait(ctx context.Context, step *step) error {
+	if step.router == nil || step.router.Status.ReadyReplicas > 0 {
+		return nil
+	}
+	service := step.service
+	var pods corev1.PodList
+	err := r.Client.List(ctx, &pods, client.InNamespace(service.Namespace),
+		client.MatchingLabels{v1alpha1.LabelService: service.Name, v1alpha1.LabelComponent: v1alpha1.ComponentRouter})
+	if err != nil {
+		return fmt.Errorf("list the router pods of InferenceService %s: %w", client.ObjectKeyFromObject(service), err)
+	}
+	slices.SortFunc(pods.Items, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
+	for i := range pods.Items {
+		if step.routerWaits = plan.DescribeWait(&pods.Items[i]); step.routerWaits != "" {
+			return nil
+		}
+	}
 	return nil
 }

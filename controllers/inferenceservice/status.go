@@ -188,8 +188,11 @@ func setRouterReady(step *step) {
 		step.set(v1alpha1.ConditionRouterReady, metav1.ConditionTrue, reasonRouterReady, "at least one router pod is ready")
 		return
 	}
-	step.set(v1alpha1.ConditionRouterReady, metav1.ConditionFalse, reasonNoRouterPod,
-		"no router pod is ready; a router is ready when it has engines to send to")
+	message := "no router pod is ready; a router is ready when it has engines to send to"
+	if step.routerWaits != "" {
+		message = "no router pod is ready: " + step.routerWaits
+	}
+	step.set(v1alpha1.ConditionRouterReady, metav1.ConditionFalse, reasonNoRouterPod, message)
 }
 
 func setReady(step *step) {

@@ -190,7 +190,7 @@ func newReplica(ordinal int32, pods []*corev1.Pod, load func(string) Load) Repli
 		case hasStarted(pod):
 			started++
 		case replica.Waiting == "":
-			replica.Waiting = describeWait(pod)
+			replica.Waiting = DescribeWait(pod)
 		}
 	}
 	if replica.Remaining > 0 {
@@ -245,8 +245,8 @@ func hasEnded(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
 }
 
-// describeWait tells what a pod that has not started waits for, or nothing.
-func describeWait(pod *corev1.Pod) string {
+// DescribeWait tells what a pod that has not started waits for, or nothing.
+func DescribeWait(pod *corev1.Pod) string {
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse {
 			return fmt.Sprintf("pod %s has no node: %s", pod.Name, lastLine(condition.Message))
