@@ -17,7 +17,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/google/go-cmp/cmp"
@@ -231,51 +230,4 @@ func checkDeleted(t *testing.T, ns string) {
 		slices.Sort(left)
 		return strings.Join(left, " "), len(left) == 0, nil
 	})
-}
-
-// TestScaling puts load on a service until its decode pool grows, and takes it away until the pool is small again. A steady
-// stream of requests must not lose one on the way.
-func TestScaling(t *testing.T) {
-	ns := namespace(t, "e2e-scaling")
-	apply(t, ns, "chat", scaled)
-	base := reach(t, ns, "chat")
-	request := func(tokens int) func(context.Context, int) error {
-		return func(ctx context.Context, n int) error {
-			_, err := trial.Complete(ctx, base, trial.Completion{Model: "tiny", Prompt: fmt.Sprint("scale ", n), MaxTokens: tokens, IgnoreEOS: true, Stream: true}, nil)
-			return err
-		}
-	}
-	steady := trial.StartLoad(t.Context(), 2, request(12))
-	defer steady.Stop()
-	heavy := trial.StartLoad(t.Context(), 20, request(200))
-	defer heavy.Stop()
-	look := func(done func(*v1alpha1.EnginePool) bool) func(context.Context) (string, bool, error) {
-		return func(ctx context.Context) (string, bool, error) {
-			pool, err := cluster.Pool(ctx, ns, "chat", "decode")
-			if err != nil {
-				return "", false, err
-			}
-			return fmt.Sprintf("demand %d, allocated %d, ready %d, draining %d", ptr.Deref(pool.Spec.Replicas, -1),
-				pool.Status.Allocated, pool.Status.ReadyReplicas, pool.Status.DrainingReplicas), done(pool), nil
-		}
-	}
-	until(t, 4*time.Minute, "the pool to scale out", look(func(p *v1alpha1.EnginePool) bool { return p.Status.ReadyReplicas >= 2 }))
-	svc, err := cluster.Service(t.Context(), ns, "chat")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !apimeta.IsStatusConditionTrue(svc.Status.Conditions, v1alpha1.ConditionScalingActive) {
-		t.Errorf("ScalingActive is not True while the pool scales: %+v", svc.Status.Conditions)
-	}
-	if report := heavy.Stop(); report.Failed() > 0 {
-		t.Errorf("heavy load: %s", report)
-	}
-	until(t, 5*time.Minute, "the pool to scale in", look(func(p *v1alpha1.EnginePool) bool {
-		return p.Status.ReadyReplicas == 1 && p.Status.Replicas == 1 && ptr.Deref(p.Spec.Replicas, -1) == 1
-	}))
-	report := steady.Stop()
-	t.Log("steady: ", report)
-	if report.Failed() > 0 || report.Done < 50 {
-		t.Errorf("steady load over scale-out and scale-in: %s; want no failure and at least 50 answers", report)
-	}
 }
