@@ -123,7 +123,9 @@ func newTypist(t *testing.T) *typist {
 			t.Fatal(err)
 		}
 	}
-	o.env = append(os.Environ(), "KUBECONFIG="+cluster.Kubeconfig, "PATH="+o.folder+":"+os.Getenv("PATH"), "HOME="+t.TempDir())
+	own := t.TempDir() // not HOME, where go keeps what was built
+	o.env = append(os.Environ(), "KUBECONFIG="+cluster.Kubeconfig, "PATH="+o.folder+":"+os.Getenv("PATH"),
+		"KUBECACHEDIR="+own, "HELM_CACHE_HOME="+own, "HELM_CONFIG_HOME="+own, "HELM_DATA_HOME="+own)
 	return o
 }
 
