@@ -110,7 +110,10 @@ func (uncounted) Changed(string, metrics.Change)        {}
 type Reconciler struct {
 	Config
 	applier owned.Applier
+	// started is when this process began to reconcile, which a standby does long after its start: engines have not been scraped
+	// before. Reconcile sets it, once.
 	started time.Time
+	begin   sync.Once
 
 	mu sync.Mutex
 	// loadWritten is when the load of a pool was last written to its status, by this process.
@@ -135,7 +138,7 @@ type demandSeen struct {
 	at       time.Time
 }
 
-// New makes a Reconciler that starts now.
+// New makes a Reconciler.
 func New(config Config) *Reconciler {
 	if config.Counts == nil {
 		config.Counts = uncounted{}
@@ -143,7 +146,6 @@ func New(config Config) *Reconciler {
 	return &Reconciler{
 		Config:      config,
 		applier:     owned.Applier{Client: config.Client, Live: config.Live, Heard: metrics.HearOwned(config.Counts.Changed)},
-		started:     config.Clock.Now(),
 		loadWritten: map[types.NamespacedName]time.Time{},
 		unwritten:   map[types.NamespacedName]*v1alpha1.Decision{},
 		meters:      map[types.NamespacedName]*meter{},
@@ -214,6 +216,7 @@ func poolOfKEDA(_ context.Context, object client.Object) []reconcile.Request {
 
 // Reconcile brings one pool a step closer to its spec.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (result ctrl.Result, err error) {
+	r.begin.Do(func() { r.started = r.Clock.Now() })
 	pool := &v1alpha1.EnginePool{}
 	if err := r.Client.Get(ctx, request.NamespacedName, pool); err != nil {
 		if apierrors.IsNotFound(err) {
