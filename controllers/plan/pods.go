@@ -143,6 +143,7 @@ func Pod(pool *v1alpha1.EnginePool, defaults EngineDefaults, replica, nodeRank, 
 		StartupProbe:    startupProbe(),
 		ReadinessProbe:  healthProbe(3, 3),
 		LivenessProbe:   livenessProbe(),
+		Lifecycle:       settled(),
 		SecurityContext: containerSecurity(),
 		// The last line of an engine that fails says why; it goes into the pool's status.
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
@@ -389,6 +390,12 @@ func healthProbe(periodSeconds, failures int32) *corev1.Probe {
 		TimeoutSeconds:   5,
 		FailureThreshold: failures,
 	}
+}
+
+// settled puts a second between a pod's deletion and the signal that ends it. The first process of a container is not told of a
+// signal that comes before it runs its own program, as when a pod is deleted while it starts: it would serve on for its whole grace.
+func settled() *corev1.Lifecycle {
+	return &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 1}}}
 }
 
 // startupProbe first asks after a second, in which a small model is loaded: each probe that fails is a warning.

@@ -127,6 +127,7 @@ func TestPod(t *testing.T) {
 					ProbeHandler:  corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromString("http")}},
 					PeriodSeconds: 20, TimeoutSeconds: 10, FailureThreshold: 6,
 				},
+				Lifecycle:                &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 1}}},
 				TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 				SecurityContext: &corev1.SecurityContext{
 					AllowPrivilegeEscalation: new(false), ReadOnlyRootFilesystem: new(true),

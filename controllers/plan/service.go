@@ -285,6 +285,7 @@ func routerPod(service *v1alpha1.InferenceService, defaults RouterDefaults) core
 			Env:       routerKeys(spec.KeysSecret),
 			Ports:     []corev1.ContainerPort{{Name: routerPortName, ContainerPort: v1alpha1.DefaultRouterPort, Protocol: corev1.ProtocolTCP}},
 			Resources: *spec.Resources.DeepCopy(),
+			Lifecycle: settled(),
 			ReadinessProbe: probe(2, 2, corev1.ProbeHandler{
 				HTTPGet: &corev1.HTTPGetAction{Path: "/ready", Port: intstr.FromString(routerPortName)},
 			}),

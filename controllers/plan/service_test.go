@@ -189,7 +189,8 @@ func TestNewRouter(t *testing.T) {
 							"--host", "0.0.0.0", "--port", "8000", "--service", "chat", "--namespace", "team-a",
 							"--policy", "round-robin", "--drain-timeout", "300s",
 						},
-						Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8000, Protocol: corev1.ProtocolTCP}},
+						Ports:     []corev1.ContainerPort{{Name: "http", ContainerPort: 8000, Protocol: corev1.ProtocolTCP}},
+						Lifecycle: &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 1}}},
 						ReadinessProbe: &corev1.Probe{
 							ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/ready", Port: http}},
 							PeriodSeconds: 2, TimeoutSeconds: 5, FailureThreshold: 2,
