@@ -8,7 +8,7 @@ TOOL = $(GO) run ./hack/tool
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X github.com/sluice-dev/sluice/internal/version.Version=$(VERSION)
 # What the end-to-end tests may take, all together.
-E2E_TIMEOUT ?= 40m
+E2E_TIMEOUT ?= 55m
 
 .PHONY: help
 help: ## List the targets
