@@ -184,18 +184,10 @@ func checkSelector(t *testing.T, base, red string) {
 }
 
 // untilScraped waits until Prometheus has taken the monitors of a namespace, or has let go of them. Its configuration is a
-// mounted Secret, which a kubelet renews once in a minute or two, or when something else about the pod changes.
+// mounted Secret, and the reloader beside it misses changes of such files but for a look every three minutes.
 func untilScraped(t *testing.T, base, ns string, scraped bool) {
 	t.Helper()
-	pod := prometheusPod(t)
-	looks := 0
-	until(t, 2*time.Minute, fmt.Sprintf("Prometheus to scrape %s: %t", ns, scraped), func(ctx context.Context) (string, bool, error) {
-		if looks++; looks%10 == 0 {
-			patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"sluice.dev/looked-at":"%d"}}}`, looks)
-			if err := cluster.Client.Patch(ctx, pod, client.RawPatch(types.MergePatchType, patch)); err != nil {
-				return "", false, err
-			}
-		}
+	until(t, 6*time.Minute, fmt.Sprintf("Prometheus to scrape %s: %t", ns, scraped), func(ctx context.Context) (string, bool, error) {
 		pools, err := trial.ScrapePools(ctx, base)
 		own := slices.ContainsFunc(pools, func(pool string) bool { return strings.HasPrefix(pool, "serviceMonitor/"+ns+"/") })
 		return strings.Join(pools, " "), own == scraped, err
