@@ -80,7 +80,7 @@ func TestExternalMetrics(t *testing.T) {
 	until(t, time.Minute, "discovery to list every signal", func(ctx context.Context) (string, bool, error) {
 		text, err := read(ctx, externalAPI)
 		if err != nil {
-			return err.Error(), false, nil // not registered yet
+			return err.Error(), false, nil //nolint:nilerr // it is not registered yet
 		}
 		var list metav1.APIResourceList
 		if err := json.Unmarshal([]byte(text), &list); err != nil {
@@ -99,7 +99,7 @@ func TestExternalMetrics(t *testing.T) {
 		until(t, time.Minute, metric+" to be a number", func(ctx context.Context) (string, bool, error) {
 			text, err := read(ctx, externalAPI+"/namespaces/"+ns+"/"+metric)
 			if err != nil {
-				return err.Error(), false, nil // no sample yet
+				return err.Error(), false, nil //nolint:nilerr // there is no sample yet
 			}
 			return "", true, json.Unmarshal([]byte(text), &values)
 		})
