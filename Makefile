@@ -43,12 +43,12 @@ demo-down: need-go ## Remove all that the demo made, the dev cluster included
 test: need-go ## Run every test that needs no cluster
 	@echo "test: tools that the tests start (built once into the cache)"
 	@$(TOOL) build etcd kube-apiserver prometheus
-	$(GO) test ./...
+	$(GO) test -timeout 30m ./...
 
 .PHONY: race
 race: need-go ## The same with the race detector
 	@$(TOOL) build etcd kube-apiserver prometheus
-	$(GO) test -race ./...
+	$(GO) test -race -timeout 60m ./...
 
 # How long make soak gives each engine, two at a time: ten minutes in all.
 SOAK ?= 5m
