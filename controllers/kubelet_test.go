@@ -314,29 +314,20 @@ func (k *kubelet) setExports(pod *corev1.Pod, text string) {
 }
 
 // scrapes is the least number of times that the metrics of an engine were asked for.
-func (k *kubelet) scrapes() int {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	least := -1
-	for _, engine := range k.engines {
-		engine.mu.Lock()
-		if least < 0 || engine.scrapes < least {
-			least = engine.scrapes
-		}
-		engine.mu.Unlock()
-	}
-	return max(0, least)
-}
+func (k *kubelet) scrapes() int { return k.least(func(e *fakeEngine) int { return e.scrapes }) }
 
 // polls is the least number of times that an engine was asked.
-func (k *kubelet) polls() int {
+func (k *kubelet) polls() int { return k.least(func(e *fakeEngine) int { return e.polls }) }
+
+// least is the smallest count of an engine, 0 without one.
+func (k *kubelet) least(count func(*fakeEngine) int) int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	least := -1
 	for _, engine := range k.engines {
 		engine.mu.Lock()
-		if least < 0 || engine.polls < least {
-			least = engine.polls
+		if n := count(engine); least < 0 || n < least {
+			least = n
 		}
 		engine.mu.Unlock()
 	}
